@@ -1,0 +1,1 @@
+"""Command line, demo and cloud entry points: the only room that names the default answers."""

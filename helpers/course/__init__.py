@@ -1,0 +1,1 @@
+"""The course itself: the main job, submissions, grading, reports and plots."""

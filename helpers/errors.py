@@ -1,0 +1,9 @@
+"""The one exception for foreseeable mistakes: its message is what the user reads, without a traceback."""
+
+
+class CourseError(Exception):
+    """A mistake a user can make and mend.
+
+    The message names the file, row or flag, and says what to do. The command line prints it after
+    ``error:`` and exits with status 2; in a notebook it is raised as it is.
+    """

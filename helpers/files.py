@@ -1,0 +1,98 @@
+"""Atomic writes, JSON lines and fingerprints: a file is either the old one or the whole new one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from helpers.errors import CourseError
+
+
+@contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; move it there only if the block succeeds.
+
+    The block may create a file or a directory. An existing file or directory at `path` is replaced.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    draft = scratch / target.name
+    try:
+        yield draft
+        if target.is_dir() and draft.is_dir():
+            os.rename(target, scratch / "replaced")
+        os.replace(draft, target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write `text` as UTF-8, atomically."""
+    with atomic_path(path) as draft:
+        draft.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write `value` as indented JSON with a final newline, atomically. NaN and infinity are refused."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: str | Path) -> Any:
+    """Read a JSON file; a missing or malformed one raises CourseError naming it."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CourseError(f"{path} does not exist") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as problem:
+        raise CourseError(f"{path} is not valid JSON: {problem}") from None
+
+
+def write_jsonl(path: str | Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Write one JSON object a line, atomically."""
+    with atomic_path(path) as draft, draft.open("w", encoding="utf-8") as stream:
+        for row in rows:
+            stream.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
+    """Read a JSON-lines file strictly: the first bad line raises CourseError with its number.
+
+    Data sets, where single bad rows are dropped and reported, are read by `helpers.text.datasets`.
+    """
+    rows = []
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError:
+        raise CourseError(f"{path} does not exist") from None
+    except UnicodeDecodeError as problem:
+        raise CourseError(f"{path} is not UTF-8 text: {problem}") from None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as problem:
+            raise CourseError(f"{path} line {number} is not JSON: {problem}") from None
+        if not isinstance(row, dict):
+            raise CourseError(f"{path} line {number} is not a JSON object")
+        rows.append(row)
+    return rows
+
+
+def fingerprint(*parts: Any) -> str:
+    """Return 16 hex digits of the SHA-256 of `parts` as canonical JSON (bytes are hashed as they are)."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if not isinstance(part, bytes):
+            part = json.dumps(part, sort_keys=True, ensure_ascii=False, default=str).encode()
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""Judges and head-to-head evaluation."""

@@ -1,0 +1,1 @@
+"""Hardware, profiles, loading, log-probabilities, sampling and reward models."""

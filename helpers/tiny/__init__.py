@@ -1,0 +1,1 @@
+"""The bundled pocket world: its prompts, corpus, base model and simulated annotators."""

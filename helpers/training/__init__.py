@@ -1,0 +1,1 @@
+"""Trainers: SFT, reward model, preference optimisation and online reinforcement learning."""

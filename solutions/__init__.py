@@ -1,0 +1,1 @@
+"""What the instructor keeps: reference answers and, later, lessons, oracles and known mistakes."""
