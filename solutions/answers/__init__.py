@@ -1,0 +1,31 @@
+"""Reference answers to the course's exercises: pure tensor functions, re-exported by name.
+
+Trainers receive this module (or a learner's own file) as their `answers` namespace. Nothing in
+`helpers` imports it.
+"""
+
+from solutions.answers.evaluation import bootstrap_ci, combine_orders, win_rate
+from solutions.answers.grpo import group_advantages, grpo_loss
+from solutions.answers.kl import approx_kl
+from solutions.answers.logprobs import response_mask, token_entropy, token_logprobs
+from solutions.answers.preference import dpo_loss
+from solutions.answers.reward import bradley_terry_loss, last_token_index, pair_accuracy
+from solutions.answers.sft import perplexity, sft_loss
+
+__all__ = [
+    "approx_kl",
+    "bootstrap_ci",
+    "bradley_terry_loss",
+    "combine_orders",
+    "dpo_loss",
+    "group_advantages",
+    "grpo_loss",
+    "last_token_index",
+    "pair_accuracy",
+    "perplexity",
+    "response_mask",
+    "sft_loss",
+    "token_entropy",
+    "token_logprobs",
+    "win_rate",
+]
