@@ -22,7 +22,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -34,7 +34,8 @@ from helpers.training.run_lock import RunLock
 
 CONFIG, METRICS, SAMPLES, FINISHED = "config.json", "metrics.csv", "samples.jsonl", "finished.json"
 CHECKPOINTS, FINAL, LOCK = "checkpoints", "final", "run.lock"
-NOT_COMPARED = ("resume", "overwrite")  # config keys that say how to start, not what to run
+BESIDES = ("data_report.txt", "eval_rewards.json")  # what trainers leave beside these
+NOT_COMPARED = ("resume", "overwrite", "output_dir")  # say how to start and where, not what to run
 
 
 class RunDir:
@@ -56,6 +57,11 @@ class RunDir:
         self._lock = RunLock(self.path / LOCK)
         self._columns: list[str] | None = None  # of metrics.csv as it lies on disk; None: not read yet
         self._last_step = 0
+        self._followers: list[Callable[[int, Mapping[str, Any]], None]] = []
+
+    def follow(self, listener: Callable[[int, Mapping[str, Any]], None]) -> None:
+        """Call `listener(step, metrics)` after every row that is logged."""
+        self._followers.append(listener)
 
     # ------------------------------------------------------------------ places
     @property
@@ -153,6 +159,8 @@ class RunDir:
         row = {"step": int(step), **{name: _cell(value) for name, value in metrics.items()}}
         _append(self.metrics_path, _csv_line([row.get(name) for name in columns]))
         self._last_step = int(step)
+        for listener in self._followers:
+            listener(int(step), row)
 
     def read_metrics(self) -> tuple[list[str], list[dict[str, str]]]:
         """Return the columns of metrics.csv and its whole rows, as text."""
@@ -250,7 +258,7 @@ class RunDir:
             )
 
     def _clear(self) -> None:
-        for name in (METRICS, SAMPLES, FINISHED, CONFIG):
+        for name in (METRICS, SAMPLES, FINISHED, CONFIG, *BESIDES):
             (self.path / name).unlink(missing_ok=True)
         for name in (CHECKPOINTS, FINAL):
             if (self.path / name).is_dir():

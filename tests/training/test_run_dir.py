@@ -44,9 +44,9 @@ def test_another_configuration_is_refused_and_the_message_says_what_to_do(tmp_pa
 
 
 def test_resume_takes_another_configuration_and_names_what_changed(tmp_path):
-    RunDir(tmp_path).write_config({"max_steps": 10, "resume": False})
+    RunDir(tmp_path).write_config({"max_steps": 10, "resume": False, "output_dir": "runs/x"})
     run = RunDir(tmp_path, resume=True)
-    assert run.write_config({"max_steps": 20, "resume": True}) == ["max_steps"]
+    assert run.write_config({"max_steps": 20, "resume": True, "output_dir": "./runs/x"}) == ["max_steps"]
     assert run.read_config()["max_steps"] == 20
 
 
@@ -140,6 +140,14 @@ def test_a_torn_header_and_ragged_rows_are_read_as_far_as_possible(tmp_path):
         {"step": "2", "loss": "0.4", "kl": "0.1"},
         {"step": "3", "loss": "0.3", "kl": "0.2"},
     ]
+
+
+def test_followers_hear_every_row(tmp_path):
+    run, heard = RunDir(tmp_path), []
+    run.follow(lambda step, row: heard.append((step, row["loss"])))
+    run.log(1, loss=0.5)
+    run.log(2, loss=0.25)
+    assert heard == [(1, 0.5), (2, 0.25)]
 
 
 # ------------------------------------------------------------------ samples
@@ -313,7 +321,7 @@ def test_kill_9_loses_no_whole_row_and_leaves_no_half_checkpoint(tmp_path):
     saved, _ = run.latest_checkpoint()
     run.truncate_to(saved)
     assert steps_of(run) == list(range(1, saved + 1))
-    assert not [path for path in tmp_path.rglob(".*")], "drafts of the killed writers are swept away"
+    assert not list(tmp_path.rglob(".*")), "drafts of the killed writers are swept away"
 
 
 def test_one_process_may_open_a_run_twice(tmp_path):
