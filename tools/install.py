@@ -94,9 +94,10 @@ def install(venv, extras):
     extras = sorted(set(extras) | set(stamp["extras"]))
     os.remove(stamp_path(venv))  # an interrupted install leaves none, and the next run starts over
     pip = [python_of(venv), "-m", "pip", "--disable-pip-version-check", "install", "-c", "constraints.txt"]
+    print("installing the course: a few minutes the first time", flush=True)
     # torch first and alone: asked for by name, a build that lies on the disk is preferred to a larger one.
     run([*pip, "torch"])
-    run([*pip, "-e", ".[%s]" % ",".join(extras) if extras else "."])
+    run([*pip, "--quiet", "-e", ".[%s]" % ",".join(extras) if extras else "."])
     write_stamp(venv, extras, inputs)
 
 
