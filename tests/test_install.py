@@ -171,7 +171,6 @@ def test_a_python_out_of_range_gets_a_sentence(installer, capsys, version):
         installer.check_python(version, "/usr/bin/python")
     assert stop.value.code == 2
     message = capsys.readouterr().err
-    assert message.startswith(
-        "error: the course needs Python 3.11 to 3.13; /usr/bin/python is %d.%d" % version
-    )
+    asked = ".".join(map(str, version))
+    assert message.startswith(f"error: the course needs Python 3.11 to 3.13; /usr/bin/python is {asked}.")
     assert "make run PYTHON=" in message
