@@ -34,6 +34,19 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def data_dir() -> Path:
+    """The project's data directory: $COURSE_DATA, or `data` beside the `helpers` package."""
+    return Path(os.environ.get("COURSE_DATA") or Path(__file__).resolve().parents[1] / "data")
+
+
+def find_data(name: str | Path) -> str:
+    """Turn a data set's name into a path where it is one: bundled names such as data/tiny work from anywhere."""
+    parts = Path(name).parts
+    if not Path(name).exists() and len(parts) > 1 and parts[0] == "data" and data_dir().joinpath(*parts[1:]).exists():
+        return str(data_dir().joinpath(*parts[1:]))
+    return str(name)
+
+
 def write_text(path: str | Path, text: str) -> None:
     """Write `text` as UTF-8, atomically."""
     with atomic_path(path) as draft:

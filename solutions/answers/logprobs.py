@@ -45,5 +45,5 @@ def token_entropy(logits: torch.Tensor) -> torch.Tensor:
         (B, T) float32 in nats, between 0 and log V: H = -sum_v p_v log p_v.
     """
     logprobs = torch.log_softmax(logits.float(), dim=-1)
-    terms = torch.where(logprobs.isinf(), 0.0, logprobs.exp() * logprobs.masked_fill(logprobs.isinf(), 0.0))
-    return -terms.sum(dim=-1)
+    finite = logprobs.masked_fill(logprobs.isinf(), 0.0)  # p log p tends to 0 with p
+    return -(logprobs.exp() * finite).sum(dim=-1)

@@ -1,0 +1,244 @@
+"""What each command does: read flags, call one function, print the result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from helpers.apps.cli import parse
+from helpers.course.answers import load_answers
+from helpers.course.stages import ALGOS, trainer_of
+from helpers.errors import CourseError
+
+DEFAULT_ANSWERS = "solutions.answers"
+
+
+def text(help_text: str, default: Any = None) -> Any:
+    """A flag with its help."""
+    return field(default=default, metadata={"help": help_text})
+
+
+def take_flag(words: list[str], flag: str) -> tuple[str | None, list[str]]:
+    """Take `--flag value` or `--flag=value` out of the words."""
+    rest, value = [], None
+    words = list(words)
+    while words:
+        word = words.pop(0)
+        if word == flag:
+            if not words:
+                raise CourseError(f"{flag} needs a value")
+            value = words.pop(0)
+        elif word.startswith(f"{flag}="):
+            value = word.split("=", 1)[1]
+        else:
+            rest.append(word)
+    return value, rest
+
+
+def answers_from(words: list[str]) -> tuple[Any, list[str]]:
+    """The answers that `--answers` names (default: the reference answers), and the other words."""
+    spec, rest = take_flag(words, "--answers")
+    return load_answers(spec or DEFAULT_ANSWERS, fallback=DEFAULT_ANSWERS), rest
+
+
+# ---------------------------------------------------------------------- course and train
+def course(words: list[str]) -> int:
+    """The main job."""
+    from helpers.course.pipeline import CourseConfig, run_course
+
+    config = parse(CourseConfig, words, "course")
+    result = run_course(config, load_answers(config.answers or DEFAULT_ANSWERS, fallback=DEFAULT_ANSWERS))
+    verdicts = [figures["passed"] for figures in result["methods"].values()] + [result["reward_model"]["passed"]]
+    return 1 if False in verdicts else 0
+
+
+def train(words: list[str]) -> int:
+    """One training run."""
+    algo, rest = take_flag(words, "--algo")
+    if algo is None:
+        raise CourseError(f"train needs --algo, one of {', '.join(ALGOS)}; then --help lists that method's flags")
+    trainer = trainer_of(algo)
+    answers, rest = answers_from(rest)
+    config = parse(trainer.settings, rest, f"train --algo {algo}")
+    if hasattr(config, "algo"):
+        config.algo = algo
+    result = trainer.train(config, answers)
+    print(json.dumps({"run": str(result.run_dir), "final": str(result.final), **result.metrics}))
+    return 0
+
+
+# ---------------------------------------------------------------------- evaluation
+@dataclass
+class EvaluateConfig:
+    """Greedy answers of the base and of adapters to held-out prompts, compared in one table."""
+
+    adapters: str = text("comma-separated name=DIR or DIR of saved adapters", "")
+    profile: str | None = text("tiny, smol, colab or qlora_7b")
+    model_name: str | None = text("base model; default: the profile's")
+    dataset_name: str | None = text("data set; default: the profile's")
+    split: str = text("held-out prompts", "test_gen")
+    limit: int | None = text("prompts at most")
+    max_new_tokens: int | None = text("longest response")
+    reward_model: str | None = text("directory of a reward model, also evaluated on --pairs_split")
+    pairs_split: str = text("held-out pairs", "test_prefs")
+    output: str | None = text("write the figures there as JSON")
+    seed: int = text("seed of the KL samples", 0)
+
+
+def evaluate(words: list[str]) -> int:
+    """Base and adapters in one table."""
+    from helpers.apps.evaluating import evaluate_adapters
+
+    answers, rest = answers_from(words)
+    config = parse(EvaluateConfig, rest, "evaluate")
+    print(evaluate_adapters(config, answers))
+    return 0
+
+
+# ---------------------------------------------------------------------- submission
+@dataclass
+class SubmitConfig:
+    """Write one part of a submission: policy generations, reward-model scores, or the zip of both."""
+
+    output_dir: str = text("the submission directory", "submission")
+    method: str | None = text("policy: dpo, ipo, aot, grpo, dr_grpo, gspo or ppo")
+    adapter: str | None = text("policy: directory of the adapter, such as runs/my_dpo/final/adapter")
+    reward_model: str | None = text("reward_model: directory of the reward model, such as runs/my_rm/final")
+    public_eval: str | None = text("directory of the public evaluation files; default: the bundled one")
+    profile: str | None = text("tiny, smol, colab or qlora_7b")
+    model_name: str | None = text("base model; default: the profile's")
+    quantization: str | None = text("nf4 or none; default: the profile's")
+    max_prompt_tokens: int | None = text("budget of the prompt; the benchmark's is 700")
+    max_response_tokens: int | None = text("budget of a scored response; the benchmark's is 512")
+    max_new_tokens: int | None = text("budget of a generated response; the benchmark's is 256")
+    batch_size: int = text("rows at once", 32)
+    zip: str | None = text("zip: the file to write; default: the directory's name with .zip")
+
+
+def submit(words: list[str]) -> int:
+    """submit policy|reward_model|zip."""
+    from helpers.apps.submitting import submit_part
+
+    kinds = ("policy", "reward_model", "zip")
+    if not words or words[0] not in kinds:
+        raise CourseError(f"submit needs one of {', '.join(kinds)} as its first word")
+    answers, rest = answers_from(words[1:])
+    print(submit_part(words[0], parse(SubmitConfig, rest, f"submit {words[0]}"), answers))
+    return 0
+
+
+@dataclass
+class GradeConfig:
+    """Grade a submission directory or zip against the public evaluation files."""
+
+    submission: str = text("directory or zip")
+    public_eval: str | None = text("directory of the public evaluation files; default: the bundled one")
+    output: str | None = text("results JSON in Gradescope's format; default: beside the submission")
+    judge: str = text("gold, exact on the bundled prompts", "gold")
+
+
+def grade(words: list[str]) -> int:
+    """Grade a submission; exit status 1 if a part fails."""
+    from helpers.apps.submitting import grade_submission
+
+    answers, rest = answers_from(words)
+    if rest and not rest[0].startswith("-"):
+        rest = ["--submission", *rest]
+    config = parse(GradeConfig, rest, "grade")
+    if not config.submission:
+        raise CourseError("grade needs the submission: python -m helpers grade DIR")
+    return grade_submission(config, answers)
+
+
+# ---------------------------------------------------------------------- machine, data, speed
+@dataclass
+class ProfileConfig:
+    """Print the profile this machine gets, why, and what each profile could do here."""
+
+    profile: str | None = text("ask about this one")
+
+
+def profile(words: list[str]) -> int:
+    """The choice and its reason."""
+    from helpers.models.hardware import probe
+    from helpers.models.profiles import describe_profiles, pick_profile
+
+    config = parse(ProfileConfig, words, "profile")
+    hardware = probe()
+    print(f"{pick_profile(config.profile, hardware).reason}\n\n{describe_profiles(hardware)}")
+    return 0
+
+
+@dataclass
+class BuildTinyConfig:
+    """Build the bundled world from its seed: prompts, tokenizer, base model, preferences, adapters."""
+
+    output_dir: str = text("where to write it", "data/tiny")
+    seed: int = text("seed of everything", 0)
+
+
+@dataclass
+class DataReportConfig:
+    """Load a data set and report what was kept, dropped and why."""
+
+    source: str = text("directory, file or hub id")
+    split: str | None = text("split or file stem")
+    kind: str = text("sft, preference or prompts", "preference")
+    limit: int | None = text("rows at most")
+    model_name: str | None = text("also encode with this model's tokenizer and count truncation")
+
+
+def data(words: list[str]) -> int:
+    """data build-tiny | data report SOURCE."""
+    kinds = ("build-tiny", "report")
+    if not words or words[0] not in kinds:
+        raise CourseError(f"data needs one of {', '.join(kinds)} as its first word")
+    if words[0] == "build-tiny":
+        from helpers.tiny.build import build_tiny
+
+        answers, rest = answers_from(words[1:])
+        config = parse(BuildTinyConfig, rest, "data build-tiny")
+        build_tiny(Path(config.output_dir), config.seed, answers)
+        return 0
+    from helpers.apps.evaluating import data_report
+
+    rest = words[1:]
+    if rest and not rest[0].startswith("-"):
+        rest = ["--source", *rest]
+    config = parse(DataReportConfig, rest, "data report")
+    if not config.source:
+        raise CourseError("data report needs a source: python -m helpers data report DIR --split test_prefs")
+    print(data_report(config))
+    return 0
+
+
+@dataclass
+class BenchConfig:
+    """Print speed and memory figures, one JSON line each."""
+
+    only: str = text("comma-separated: fused, dpo, course; default all", "")
+    real_data: str | None = text("directory of the real data; default: ../shared/real_data beside the project")
+    pairs: int = text("pairs of the DPO comparison", 16)
+
+
+def bench(words: list[str]) -> int:
+    """Speed and memory."""
+    from helpers.course.bench import run_bench
+
+    run_bench(parse(BenchConfig, words, "bench"))
+    return 0
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "course": course,
+    "train": train,
+    "evaluate": evaluate,
+    "submit": submit,
+    "grade": grade,
+    "profile": profile,
+    "data": data,
+    "bench": bench,
+}

@@ -1,0 +1,64 @@
+"""The stages of the main job, each one training run in its own directory, skipped when already finished."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from helpers.errors import CourseError
+from helpers.training.configs import OnlineConfig, PreferenceConfig, RewardConfig, SFTConfig
+from helpers.training.online import ALGORITHMS, train_online
+from helpers.training.preference import LOSSES, train_preference
+from helpers.training.reward import train_reward_model
+from helpers.training.setup import RunResult
+from helpers.training.sft import train_sft
+
+METHODS = (*LOSSES, *ALGORITHMS)
+ALGOS = ("sft", "reward_model", *METHODS)
+THRESHOLDS = {  # the benchmark's: win rate against the frozen base by greedy answers; SFT's is the course's own
+    "sft": 0.70,
+    "dpo": 0.65,
+    "ipo": 0.60,
+    "aot": 0.65,
+    "grpo": 0.60,
+    "dr_grpo": 0.60,
+    "gspo": 0.60,
+}
+REWARD_THRESHOLD = 0.74
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """The settings class and the entry point of an algorithm."""
+
+    settings: type
+    train: Callable[..., RunResult]
+
+
+def trainer_of(algo: str) -> Trainer:
+    """Look up an algorithm; CourseError names the known ones."""
+    if algo == "sft":
+        return Trainer(SFTConfig, train_sft)
+    if algo == "reward_model":
+        return Trainer(RewardConfig, train_reward_model)
+    if algo in LOSSES:
+        return Trainer(PreferenceConfig, train_preference)
+    if algo in ALGORITHMS:
+        return Trainer(OnlineConfig, train_online)
+    raise CourseError(f"--algo {algo} is not one of {', '.join(ALGOS)}")
+
+
+def run_stage(algo: str, directory: Path, answers: Any, **settings: Any) -> RunResult:
+    """Train one algorithm in `directory`, or return the result of the run that finished there.
+
+    An interrupted run goes on from its last checkpoint.
+    """
+    trainer = trainer_of(algo)
+    known = {field.name for field in dataclasses.fields(trainer.settings)}
+    chosen = {name: value for name, value in settings.items() if name in known and value is not None}
+    if "algo" in known:
+        chosen["algo"] = algo
+    return trainer.train(trainer.settings(output_dir=str(directory), **chosen), answers)

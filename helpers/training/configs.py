@@ -1,0 +1,250 @@
+"""Settings of every training run, one dataclass an algorithm family.
+
+A field left at None is decided by the profile (`Profile.training[algo]`) and, failing that, by
+`FALLBACKS` below, which hold the university project's settings. Names are the command line's flags.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from helpers.errors import CourseError
+
+
+def _flag(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass
+class RunSettings:
+    """What every training run needs: where, with which model and data, how long, how often to save."""
+
+    output_dir: str = _flag("", "run directory; default runs/<profile>_<algo>_seed<seed>")
+    profile: str | None = _flag(None, "tiny, smol, colab or qlora_7b; picked by the hardware if not given")
+    model_name: str | None = _flag(None, "hub id or directory of the base model; default: the profile's")
+    dataset_name: str | None = _flag(None, "data set: directory, file or hub id; default: the profile's")
+    train_split: str | None = _flag(None, "split or file stem to train on")
+    eval_split: str | None = _flag(None, "split or file stem to evaluate on during training")
+    train_limit: int | None = _flag(None, "use at most this many training rows")
+    eval_limit: int | None = _flag(None, "use at most this many evaluation rows")
+    init_adapter: str | None = _flag(None, "start from this adapter, for instance the SFT run's final/adapter")
+    quantization: str | None = _flag(None, "nf4 or none; default: the profile's")
+    backend: str = _flag("transformers", "transformers, or unsloth on a CUDA GPU")
+    layout: str | None = _flag(None, "packed or padded; default: the profile's")
+    max_prompt_tokens: int = _flag(700, "longer prompts lose their beginning")
+    max_response_tokens: int = _flag(512, "longer responses lose their end")
+    lora_r: int | None = _flag(None, "rank of the adapter")
+    lora_alpha: int | None = _flag(None, "scale of the adapter: alpha / r")
+    lora_dropout: float | None = _flag(None, "dropout inside the adapter; always 0 in preference and online training")
+    learning_rate: float | None = _flag(None, "peak learning rate")
+    lr_scheduler_type: str | None = _flag(None, "linear, cosine, constant, constant_with_warmup, …")
+    warmup_ratio: float | None = _flag(None, "share of the steps spent warming up")
+    weight_decay: float = _flag(0.0, "AdamW's weight decay")
+    max_grad_norm: float | None = _flag(None, "gradients are clipped to this norm")
+    gradient_accumulation_steps: int | None = _flag(None, "micro-batches an optimiser step")
+    gradient_checkpointing: bool | None = _flag(None, "recompute activations to save memory")
+    max_steps: int | None = _flag(None, "stop after this many optimiser steps; -1: by epochs")
+    seed: int = _flag(0, "seed of data order, initialisation, dropout and sampling")
+    logging_steps: int | None = _flag(None, "log every this many steps")
+    eval_steps: int | None = _flag(None, "evaluate every this many steps; 0: only at the end")
+    save_steps: int | None = _flag(None, "save a checkpoint every this many steps; 0: only at the end")
+    save_total_limit: int = _flag(3, "keep this many checkpoints")
+    eval_samples: int = _flag(12, "prompts answered and written to samples.jsonl at every evaluation")
+    max_new_tokens: int | None = _flag(None, "longest generated response")
+    resume: bool = _flag(False, "continue the run in output_dir from its last checkpoint")
+    overwrite: bool = _flag(False, "replace the run in output_dir")
+    report_to: str = _flag("none", "none or wandb")
+    judge: str | None = _flag(None, "judge of the evaluation samples; default: the profile's")
+
+
+@dataclass
+class EpochSettings(RunSettings):
+    """Runs over a fixed data set."""
+
+    num_train_epochs: float | None = _flag(None, "passes over the data")
+    per_device_train_batch_size: int | None = _flag(None, "groups a micro-batch (memory only: N×1 trains like 1×N)")
+
+
+@dataclass
+class SFTConfig(EpochSettings):
+    """Supervised fine-tuning."""
+
+    fused: bool = _flag(True, "log-probs in chunks; off: full logits through the answer `sft_loss`")
+
+
+@dataclass
+class RewardConfig(EpochSettings):
+    """Bradley-Terry reward model."""
+
+    full_finetune: bool | None = _flag(None, "train all weights instead of an adapter (small models only)")
+    center_rewards_coefficient: float | None = _flag(
+        None, "weight of the mean squared reward sum of a pair, which keeps rewards near zero (arXiv 2312.09244)"
+    )
+    margin_field: str | None = _flag(None, "row field used as Bradley-Terry margin, such as avg_preference_strength")
+
+
+@dataclass
+class PreferenceConfig(EpochSettings):
+    """DPO and its relatives."""
+
+    algo: str = _flag("dpo", "dpo")
+    beta: float | None = _flag(None, "pull towards the reference")
+    reference_cache: str | None = _flag(None, "directory of cached reference log-probs")
+
+
+@dataclass
+class OnlineConfig(RunSettings):
+    """Online reinforcement learning against a reward model."""
+
+    algo: str = _flag("grpo", "grpo")
+    reward_model: str | None = _flag(None, "directory of a trained reward model")
+    per_device_train_batch_size: int | None = _flag(None, "prompts a rollout")
+    group_size: int | None = _flag(None, "responses a prompt")
+    num_epochs: int | None = _flag(None, "passes over each rollout")
+    minibatch_size: int | None = _flag(None, "responses a micro-batch; a multiple of group_size")
+    min_new_tokens: int | None = _flag(None, "shortest generated response")
+    temperature: float | None = _flag(None, "of sampling and of every log-probability")
+    top_p: float | None = _flag(None, "nucleus sampling")
+    clip_eps: float | None = _flag(None, "the ratio is clipped to 1 ± this")
+    clip_eps_high: float | None = _flag(None, "upper clip, if it differs")
+    kl_coef: float | None = _flag(None, "weight of the KL term")
+    generation_batch_size: int = _flag(64, "responses generated at once")
+
+
+FALLBACKS: dict[str, Any] = {
+    "max_steps": -1,
+    "lora_r": 32,
+    "lora_alpha": 64,
+    "lora_dropout": 0.05,
+    "learning_rate": 5e-5,
+    "lr_scheduler_type": "linear",
+    "warmup_ratio": 0.05,
+    "max_grad_norm": 1.0,
+    "gradient_accumulation_steps": 4,
+    "gradient_checkpointing": False,
+    "num_train_epochs": 3.0,
+    "per_device_train_batch_size": 4,
+    "logging_steps": 5,
+    "eval_steps": 50,
+    "save_steps": 100,
+    "max_new_tokens": 256,
+    "full_finetune": False,
+    "center_rewards_coefficient": 0.0,
+    "beta": 0.1,
+    "quantization": "none",
+    "layout": "packed",
+}
+# The university project's online command; it differs from the offline one in these.
+ONLINE_FALLBACKS: dict[str, Any] = {
+    "max_steps": -1,
+    **FALLBACKS,
+    "max_steps": 25,
+    "learning_rate": 1e-5,
+    "lr_scheduler_type": "constant",
+    "warmup_ratio": 0.0,
+    "max_grad_norm": 0.5,
+    "gradient_accumulation_steps": 2,
+    "per_device_train_batch_size": 16,
+    "group_size": 4,
+    "num_epochs": 2,
+    "minibatch_size": 8,
+    "min_new_tokens": 32,
+    "temperature": 0.8,
+    "top_p": 0.95,
+    "clip_eps": 0.2,
+    "kl_coef": 0.01,
+    "logging_steps": 1,
+    "eval_steps": 25,
+    "save_steps": 25,
+}
+
+Config = TypeVar("Config", bound=RunSettings)
+MAY_STAY_NONE = {
+    "clip_eps_high",
+    "dataset_name",
+    "eval_limit",
+    "eval_split",
+    "init_adapter",
+    "judge",
+    "margin_field",
+    "model_name",
+    "profile",
+    "reference_cache",
+    "reward_model",
+    "train_limit",
+    "train_split",
+}
+
+
+def resolve(config: Config, profile_defaults: dict[str, Any]) -> Config:
+    """Fill the fields left at None from the profile's defaults, then from the project's.
+
+    Raises CourseError for a value that cannot work, naming its flag.
+    """
+    fallbacks = ONLINE_FALLBACKS if isinstance(config, OnlineConfig) else FALLBACKS
+    changes = {}
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        if value is not None:
+            continue
+        if item.name in profile_defaults:
+            changes[item.name] = profile_defaults[item.name]
+        elif item.name in fallbacks:
+            changes[item.name] = fallbacks[item.name]
+        elif item.name not in MAY_STAY_NONE:
+            raise CourseError(f"--{item.name} has no default here: please give it")
+    resolved = dataclasses.replace(config, **changes)
+    check_values(resolved)
+    return resolved
+
+
+AT_LEAST_ONE = (
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "max_prompt_tokens",
+    "max_response_tokens",
+    "max_new_tokens",
+    "lora_r",
+    "logging_steps",
+    "group_size",
+    "num_epochs",
+    "minibatch_size",
+)
+POSITIVE = ("learning_rate", "temperature", "beta", "max_grad_norm", "clip_eps", "lora_alpha", "num_train_epochs")
+NOT_NEGATIVE = ("kl_coef", "eval_steps", "save_steps", "weight_decay", "lora_dropout", "warmup_ratio", "min_new_tokens")
+
+
+def check_values(config: RunSettings) -> None:
+    """Raise CourseError for the first value outside its range."""
+    rules = [(AT_LEAST_ONE, lambda v: v >= 1, "at least 1"), (POSITIVE, lambda v: v > 0, "greater than 0")]
+    rules.append((NOT_NEGATIVE, lambda v: v >= 0, "0 or more"))
+    for names, holds, words in rules:
+        for name in names:
+            value = getattr(config, name, None)
+            if value is not None and not holds(value):
+                raise CourseError(f"--{name} must be {words}, not {value}")
+    if config.lora_dropout is not None and config.lora_dropout >= 1:
+        raise CourseError(f"--lora_dropout must be below 1, not {config.lora_dropout}")
+    if config.report_to not in ("none", "wandb"):
+        raise CourseError(f"--report_to is none or wandb, not {config.report_to}")
+    if isinstance(config, OnlineConfig):
+        check_online(config)
+
+
+def check_online(config: OnlineConfig) -> None:
+    """Raise CourseError where the numbers of an online run do not fit together."""
+    if config.minibatch_size % config.group_size:
+        raise CourseError(
+            f"--minibatch_size {config.minibatch_size} must be a multiple of --group_size {config.group_size}:"
+            " a group shares its prompt and stays together"
+        )
+    if config.group_size < 2 and config.algo != "ppo":
+        raise CourseError(f"--group_size must be at least 2 for {config.algo}: siblings are the baseline")
+    if config.min_new_tokens > config.max_new_tokens:
+        raise CourseError(
+            f"--min_new_tokens {config.min_new_tokens} exceeds --max_new_tokens {config.max_new_tokens}"
+        )
+    if not 0 < config.top_p <= 1:
+        raise CourseError(f"--top_p must be in (0, 1], not {config.top_p}")

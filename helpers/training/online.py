@@ -1,0 +1,384 @@
+"""Online reinforcement learning: sample groups, score them, update the policy; GRPO is the first algorithm.
+
+An algorithm is advantages + loss, both made of the `answers` it is given. Everything else is here once.
+Deviations from the papers, each on purpose: groups stay together in a minibatch (siblings share the prompt's
+computation); the optimiser window is cut once a step; a step whose loss or gradient is not finite is skipped
+and counted; dropout is off, so that old and new log-probs agree.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+from transformers import Trainer, TrainingArguments, get_scheduler
+
+from helpers.errors import CourseError
+from helpers.files import read_json, write_json
+from helpers.models import loading
+from helpers.models.hardware import compute_dtype
+from helpers.models.policy import response_logprobs
+from helpers.models.reward_model import RewardModel
+from helpers.text.groups import Group
+from helpers.training.configs import OnlineConfig
+from helpers.training.fit import explained_interrupt, write_final
+from helpers.training.rollouts import (
+    MicroBatch,
+    Rollout,
+    Scorer,
+    abstain,
+    lay_out,
+    measure,
+    passes,
+    prompt_indices,
+    sample_groups,
+)
+from helpers.training.samples import SampleLogger
+from helpers.training.setup import (
+    RunResult,
+    Workspace,
+    add_policy,
+    disable_dropout,
+    encode_prompts,
+    finished_result,
+    load_base,
+    load_groups,
+    open_workspace,
+)
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """Advantages from rewards, and a loss that is a mean over responses.
+
+    advantages(answers, rewards (N,), group_size) -> (N,)
+    loss(answers, logprobs (N, R), micro, config) -> scalar
+    """
+
+    name: str
+    advantages: Callable[[Any, torch.Tensor, int], torch.Tensor]
+    loss: Callable[[Any, torch.Tensor, MicroBatch, OnlineConfig], torch.Tensor]
+
+
+def grpo_step_loss(answers: Any, logprobs: torch.Tensor, micro: MicroBatch, config: OnlineConfig) -> torch.Tensor:
+    """GRPO's loss of one micro-batch, by the answer `grpo_loss`."""
+    return answers.grpo_loss(
+        logprobs,
+        micro.old_logprobs,
+        micro.ref_logprobs,
+        micro.advantages,
+        micro.batch.mask,
+        config.clip_eps,
+        config.kl_coef,
+        config.clip_eps_high,
+    )
+
+
+def group_relative(answers: Any, rewards: torch.Tensor, group_size: int) -> torch.Tensor:
+    """Advantages relative to the siblings, by the answer `group_advantages`."""
+    return answers.group_advantages(rewards, group_size)
+
+
+ALGORITHMS = {"grpo": Algorithm("grpo", group_relative, grpo_step_loss)}
+
+
+class OnlineTrainer:
+    """The loop: rollout, update, log, evaluate, save.
+
+    Args:
+        scorer: rewards of responses, such as a `RewardModel` on the same base.
+        reference_adapter: the frozen adapter that is the reference; None means the base, adapter off.
+    """
+
+    def __init__(
+        self,
+        space: Workspace,
+        answers: Any,
+        model: torch.nn.Module,
+        scorer: Scorer,
+        prompts: Sequence[list[int]],
+        samples: SampleLogger,
+        reference_adapter: str | None = None,
+    ) -> None:
+        self.space, self.answers, self.model, self.scorer = space, answers, model, scorer
+        self.prompts, self.samples, self.reference_adapter = list(prompts), samples, reference_adapter
+        self.config: OnlineConfig = space.config
+        self.algorithm = ALGORITHMS[self.config.algo]
+        self.step, self.skipped = 0, 0
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.optimizer = build_optimizer(space, model)
+        self.scheduler = get_scheduler(
+            self.config.lr_scheduler_type,
+            self.optimizer,
+            num_warmup_steps=math.ceil(self.config.warmup_ratio * self.updates_in_all()),
+            num_training_steps=self.updates_in_all(),
+        )
+        precision = compute_dtype(space.hardware)[0]
+        device = next(model.parameters()).device
+        self.autocast = torch.autocast(device.type, dtype=precision, enabled=device.type == "cuda")
+        self.scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)
+
+    def updates_in_all(self) -> int:
+        """Optimiser steps of the whole run."""
+        c = self.config
+        micros = math.ceil(c.per_device_train_batch_size / (c.minibatch_size // c.group_size))
+        return c.max_steps * c.num_epochs * math.ceil(micros / c.gradient_accumulation_steps)
+
+    # ------------------------------------------------------------------ one step
+    def train(self, stop_at_step: int | None = None) -> None:
+        """Run to `max_steps`, or stop after `stop_at_step` as an interruption would."""
+        total, name = self.config.max_steps, Path(self.config.output_dir).name
+        with tqdm(total=total, initial=self.step, desc=name, unit="step", leave=False) as bar:
+            if self.step == 0:
+                self.evaluate()
+            while self.step < total:
+                row = self.one_step()
+                bar.update()
+                bar.set_postfix({k: f"{row[k]:.3g}" for k in ("reward", "kl", "tokens", "tokens_per_second")})
+                self.after_step(row)
+                if self.step == stop_at_step:
+                    return
+
+    def one_step(self) -> dict[str, float]:
+        """Sample, score and update once; return the metrics of the step."""
+        started = time.perf_counter()
+        rollout = self.rollout()
+        sampled = time.perf_counter()
+        row = {**rollout.metrics, **self.update(rollout)}
+        seconds = time.perf_counter() - started
+        tokens = sum(len(answer.ids) for group in rollout.completions for answer in group)
+        self.step += 1
+        row["skipped_steps"] = self.skipped
+        row["tokens_per_second"] = round(tokens / seconds, 1)
+        row["rollout_share"] = round((sampled - started) / seconds, 3)
+        return row
+
+    def rollout(self) -> Rollout:
+        """Groups of responses with rewards, advantages, old and reference log-probs."""
+        c = self.config
+        picked = prompt_indices(self.step, c.per_device_train_batch_size, len(self.prompts), c.seed)
+        self.model.eval()
+        groups, completions = sample_groups(
+            self.model, self.space.encoder, [self.prompts[i] for i in picked], c, self.step
+        )
+        scores = self.scorer.score_groups(groups)
+        raw = torch.tensor([score for group in scores for score in group], dtype=torch.float32)
+        rewards, abstained = abstain(raw, c.group_size)
+        advantages = self.algorithm.advantages(self.answers, rewards, c.group_size)
+        advantages = advantages.masked_fill(abstained, 0.0)
+        rollout = Rollout(groups, completions, rewards, advantages)
+        with self.autocast:
+            lay_out(self.model, rollout, c, self.space.pad_id, self.reference_adapter, self.step)
+        rollout.metrics = measure(rollout, abstained, c.group_size, self.answers)
+        return rollout
+
+    def update(self, rollout: Rollout) -> dict[str, float]:
+        """One optimiser step for every window of every epoch."""
+        watch = RatioWatch(self.config)
+        losses, norms = [], []
+        for window in passes(rollout, self.config, self.step):
+            loss = self.backward(window, watch)
+            norm = self.optimizer_step(loss)
+            losses.append(loss)
+            norms.append(norm)
+        return {
+            "loss": sum(losses) / len(losses),
+            "grad_norm": sum(norms) / len(norms),
+            "learning_rate": self.scheduler.get_last_lr()[0],
+            **watch.metrics(),
+        }
+
+    def backward(self, window: Sequence[MicroBatch], watch: RatioWatch) -> float:
+        """Back-propagate the mean loss over all responses of the window; return it."""
+        responses = sum(map(len, window))
+        total = 0.0
+        for micro in window:
+            with self.autocast:
+                scores = response_logprobs(self.model, micro.batch, temperature=self.config.temperature)
+                loss = self.algorithm.loss(self.answers, scores.logprobs, micro, self.config)
+            share = loss * (len(micro) / responses)
+            self.scaler.scale(share).backward()
+            total += share.item()
+            watch.see(scores.logprobs.detach(), micro)
+        return total
+
+    def optimizer_step(self, loss: float) -> float:
+        """Clip and step, unless loss or gradient is not finite; return the gradient norm before clipping."""
+        self.scaler.unscale_(self.optimizer)
+        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm))
+        if math.isfinite(loss) and math.isfinite(norm):
+            self.scaler.step(self.optimizer)
+        else:
+            self.skipped += 1
+        self.scaler.update()
+        self.scheduler.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    # ------------------------------------------------------------------ around the steps
+    def after_step(self, row: dict[str, float]) -> None:
+        """Log, evaluate and save where it is time."""
+        c, run = self.config, self.space.run
+        last = self.step == c.max_steps
+        if self.step % c.logging_steps == 0 or last:
+            run.log(self.step, **row)
+        if last or (c.eval_steps and self.step % c.eval_steps == 0):
+            self.evaluate()
+        if c.save_steps and self.step % c.save_steps == 0:
+            self.save()
+
+    def evaluate(self) -> dict[str, float]:
+        """Greedy answers to held-out prompts: their reward, length and truncated share."""
+        rows = self.samples.write(self.model, self.step)
+        if not rows:
+            return {}
+        count = len(rows)
+        metrics = {
+            "eval_reward": sum(row["reward"] for row in rows) / count,
+            "eval_tokens": sum(row["tokens"] for row in rows) / count,
+            "eval_truncated": sum(not row["complete"] for row in rows) / count,
+        }
+        self.space.run.log(self.step, **metrics)
+        self.last_evaluation = metrics
+        return metrics
+
+    def save(self) -> None:
+        """Write checkpoints/step_000025: adapter, optimiser, scheduler, scaler and counters."""
+        with self.space.run.save_checkpoint(self.step) as draft:
+            loading.save_adapter(self.model, "policy", draft / "adapter")
+            torch.save(self.optimizer.state_dict(), draft / "optimizer.pt")
+            torch.save(self.scheduler.state_dict(), draft / "scheduler.pt")
+            torch.save(self.scaler.state_dict(), draft / "scaler.pt")
+            write_json(draft / "state.json", {"step": self.step, "skipped": self.skipped})
+        self.space.run.prune(self.config.save_total_limit)
+
+    def restore(self, checkpoint: Path) -> None:
+        """Continue from a checkpoint."""
+        state = read_json(checkpoint / "state.json")
+        loading.restore_adapter(self.model, "policy", checkpoint / "adapter")
+        for part, name in ((self.optimizer, "optimizer"), (self.scheduler, "scheduler"), (self.scaler, "scaler")):
+            part.load_state_dict(torch.load(checkpoint / f"{name}.pt", weights_only=True))
+        self.step, self.skipped = state["step"], state["skipped"]
+
+
+class RatioWatch:
+    """Clip fraction, extremes of the ratio, and how far the first ratio of the step was from 1.
+
+    A token is clipped where the clipped term is the one that counts: the ratio is above the range while the
+    advantage is positive, or below it while the advantage is negative.
+    """
+
+    def __init__(self, config: OnlineConfig) -> None:
+        self.low = math.log1p(-min(config.clip_eps, 1 - 1e-9))
+        self.high = math.log1p(config.clip_eps if config.clip_eps_high is None else config.clip_eps_high)
+        self.clipped = self.tokens = 0
+        self.least = self.most = 0.0
+        self.first: float | None = None
+
+    def see(self, logprobs: torch.Tensor, micro: MicroBatch) -> None:
+        """Take in one micro-batch."""
+        mask = micro.batch.mask
+        log_ratio = (logprobs - micro.old_logprobs)[mask]
+        advantage = micro.advantages[:, None].expand_as(mask)[mask]
+        outside = ((log_ratio > self.high) & (advantage > 0)) | ((log_ratio < self.low) & (advantage < 0))
+        self.clipped += int(outside.sum())
+        self.tokens += log_ratio.numel()
+        if self.first is None:
+            self.first = log_ratio.abs().max().item()
+        self.least = min(self.least, log_ratio.min().item())
+        self.most = max(self.most, log_ratio.max().item())
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers of the step."""
+        return {
+            "clip_fraction": self.clipped / max(self.tokens, 1),
+            "ratio_min": math.exp(max(self.least, -80.0)),
+            "ratio_max": math.exp(min(self.most, 80.0)),
+            "first_ratio_error": math.expm1(min(self.first or 0.0, 80.0)),
+        }
+
+
+def build_optimizer(space: Workspace, model: torch.nn.Module) -> torch.optim.Optimizer:
+    """AdamW as the profile names it (torch's, or bitsandbytes' paged 8-bit one), by the Trainer's own table."""
+    arguments = TrainingArguments(
+        output_dir=str(space.run.path),
+        optim=space.profile.optim,
+        learning_rate=space.config.learning_rate,
+        weight_decay=space.config.weight_decay,
+        use_cpu=not torch.cuda.is_available(),
+        report_to="none",
+    )
+    cls, options = Trainer.get_optimizer_cls_and_kwargs(arguments)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    return cls([{"params": parameters, "weight_decay": space.config.weight_decay}], **options)
+
+
+def attach_reward_model(space: Workspace, model: Any, answers: Any) -> RewardModel:
+    """Load the reward model as a further adapter and head on the policy's base."""
+    if not space.config.reward_model:
+        raise CourseError("online training needs --reward_model DIR: the final/ directory of a reward-model run")
+    return RewardModel.load(
+        space.config.reward_model, model, answers.last_token_index, pad_id=space.pad_id, layout=space.config.layout
+    )
+
+
+def train_online(
+    config: OnlineConfig, answers: Any, *, scorer: Scorer | None = None, stop_at_step: int | None = None
+) -> RunResult:
+    """Train a policy adapter online; the result is `final/adapter`.
+
+    Args:
+        answers: namespace with the algorithm's answers (`group_advantages`, `grpo_loss`), `approx_kl` and
+            `last_token_index`.
+        scorer: rewards in place of the reward model of `config.reward_model`.
+    """
+    if config.algo not in ALGORITHMS:
+        raise CourseError(f"--algo {config.algo} is not one of {', '.join(ALGORITHMS)}")
+    space = open_workspace(config, config.algo)
+    if done := finished_result(space.run):
+        return done
+    examples, _ = load_groups(space, "prompts")
+    eval_examples, _ = load_groups(space, "prompts", evaluation=True)
+    model, reference_adapter = add_policy(space, load_base(space), dropout=0.0)
+    disable_dropout(model)
+    scorer = scorer or attach_reward_model(space, model, answers)
+
+    def score(prompts: list[list[int]], responses: list[list[int]]) -> list[float]:
+        pairs = [Group(p, [r]) for p, r in zip(prompts, responses, strict=True)]
+        return [group[0] for group in scorer.score_groups(pairs)]
+
+    samples = SampleLogger(space, eval_examples, score)
+    trainer = OnlineTrainer(
+        space, answers, model, scorer, encode_prompts(space, examples), samples, reference_adapter
+    )
+    return run_online(trainer, stop_at_step)
+
+
+def run_online(trainer: OnlineTrainer, stop_at_step: int | None) -> RunResult:
+    """Continue from the last whole checkpoint, train, and write `final/`."""
+    run = trainer.space.run
+    checkpoint = run.latest_checkpoint()
+    run.truncate_to(checkpoint[0] if checkpoint else 0)
+    if checkpoint:
+        trainer.restore(checkpoint[1])
+    started = time.perf_counter()
+    with explained_interrupt(run.path):
+        trainer.train(stop_at_step)
+    if trainer.step < trainer.config.max_steps:
+        run.close()
+        return RunResult(run.path, run.final_path, {})
+    metrics = {
+        **getattr(trainer, "last_evaluation", {}),
+        "steps": trainer.step,
+        "skipped_steps": trainer.skipped,
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+    write_final(run.final_path, lambda path: loading.save_adapter(trainer.model, "policy", path / "adapter"))
+    run.mark_finished(metrics)
+    return RunResult(run.path, run.final_path, metrics)

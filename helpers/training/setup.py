@@ -1,0 +1,186 @@
+"""What every run does before its first step: settings, run directory, tokenizer, data, model."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from helpers.errors import CourseError
+from helpers.files import find_data
+from helpers.models import loading
+from helpers.models.hardware import Hardware, probe
+from helpers.models.profiles import Profile, pick_profile
+from helpers.text.chat import Budget, ChatEncoder
+from helpers.text.datasets import Example, encode_groups, load_examples
+from helpers.text.groups import Group
+from helpers.training.configs import Config, RunSettings, resolve
+from helpers.training.run_dir import RunDir
+
+SPLITS = {
+    "sft": (("sft_train", "train_sft", "train", "train_prefs"), ("sft_val", "val", "dev_prefs", "test_prefs")),
+    "preference": (("train_prefs", "train"), ("dev_prefs", "test_prefs", "test")),
+    "prompts": (("train_gen", "train_prefs", "train"), ("dev_gen", "test_gen", "dev_prefs", "test_prefs")),
+}
+
+
+@dataclass
+class Workspace:
+    """A run that is ready to load its model: settings, place, tokenizer and machine."""
+
+    config: Any
+    profile: Profile
+    hardware: Hardware
+    run: RunDir
+    encoder: ChatEncoder
+    reports: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def budget(self) -> Budget:
+        """Token limits of prompts and responses."""
+        c = self.config
+        return Budget(c.max_prompt_tokens, c.max_response_tokens, c.max_new_tokens)
+
+    @property
+    def pad_id(self) -> int:
+        """The tokenizer's padding id."""
+        return self.encoder.pad_id
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Where a run lies and what it ended with."""
+
+    run_dir: Path
+    final: Path
+    metrics: dict[str, Any]
+
+
+def open_workspace(config: Config, algo: str) -> Workspace:
+    """Resolve the settings by profile, open the run directory and load the tokenizer."""
+    hardware = probe()
+    profile = pick_profile(config.profile, hardware)
+    config = resolve(config, profile.defaults(algo))
+    place = config.output_dir or f"runs/{profile.name}_{algo}_seed{config.seed}"
+    config = dataclasses.replace(config, output_dir=place, profile=profile.name)
+    run = RunDir(place, resume=config.resume, overwrite=config.overwrite)
+    changed = run.write_config({"algo": algo, **dataclasses.asdict(config)})
+    if changed and config.resume:
+        print(f"resuming {place} with changed settings: {', '.join(changed)}")
+    if config.seed is not None:
+        torch.manual_seed(config.seed)
+    encoder = ChatEncoder(loading.load_tokenizer(config.model_name))
+    return Workspace(config, profile, hardware, run, encoder)
+
+
+def finished_result(run: RunDir) -> RunResult | None:
+    """The result of a run that has already come to its end, or None."""
+    metrics = run.finished_metrics()
+    return RunResult(run.path, run.final_path, metrics) if metrics is not None else None
+
+
+def environment() -> dict[str, str]:
+    """Versions that a result depends on."""
+    import peft
+    import transformers
+
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "peft": peft.__version__,
+    }
+
+
+# ---------------------------------------------------------------------- data
+def pick_split(source: str, kind: str, wanted: str | None, *, evaluation: bool) -> str | None:
+    """Name the split to read: the one asked for, else the first usual one that the directory holds."""
+    if wanted or not Path(source).is_dir():
+        return wanted
+    names = SPLITS[kind][1 if evaluation else 0]
+    for name in names:
+        if any(Path(source).glob(f"{name}.json*")):
+            return name
+    if evaluation:
+        return None
+    raise CourseError(f"{source} holds none of {', '.join(names)} (.jsonl): name one with --train_split")
+
+
+def load_groups(
+    space: Workspace, kind: str, *, evaluation: bool = False
+) -> tuple[list[Example], list[Group]]:
+    """Read and encode one split; its report lands in `space.reports` and in the run directory.
+
+    The two lists are aligned. An evaluation split that does not exist gives two empty lists.
+    """
+    config = space.config
+    source = find_data(config.dataset_name)
+    split = pick_split(source, kind, config.eval_split if evaluation else config.train_split, evaluation=evaluation)
+    if evaluation and split is None:
+        return [], []
+    limit = config.eval_limit if evaluation else config.train_limit
+    loaded = load_examples(source, split=split, kind=kind, limit=limit, seed=config.seed)
+    examples = loaded.examples
+    groups: list[Group] = []
+    if kind != "prompts":
+        encoded = encode_groups(examples, space.encoder, space.budget, kind=kind, report=loaded.report)
+        by_id = {example.row_id: example for example in examples}
+        groups, examples = encoded, [by_id[group.row_id] for group in encoded]
+    name = f"{'eval' if evaluation else 'train'} ({split or source})"
+    space.reports[name] = loaded.report
+    with (space.run.path / "data_report.txt").open("a", encoding="utf-8") as stream:
+        stream.write(f"{name}\n{loaded.report.render()}\n\n")
+    return examples, groups
+
+
+def encode_prompts(space: Workspace, examples: Sequence[Example]) -> list[list[int]]:
+    """Token ids of the prompts, within the prompt budget."""
+    limit = space.config.max_prompt_tokens
+    return [space.encoder.encode_prompt(example.messages, max_tokens=limit) for example in examples]
+
+
+# ---------------------------------------------------------------------- models
+def lora_settings(config: RunSettings, *, dropout: float | None = None) -> loading.LoraSettings:
+    """The adapter the settings ask for."""
+    rate = config.lora_dropout if dropout is None else dropout
+    return loading.LoraSettings(r=config.lora_r, alpha=config.lora_alpha, dropout=rate)
+
+
+def load_base(space: Workspace) -> torch.nn.Module:
+    """The frozen base model, quantised and placed as the profile says."""
+    config = space.config
+    return loading.load_base(
+        config.model_name,
+        quantization=config.quantization,
+        hardware=space.hardware,
+        gradient_checkpointing=bool(config.gradient_checkpointing),
+    )
+
+
+def add_policy(space: Workspace, base: torch.nn.Module, *, dropout: float | None = None) -> tuple[Any, str | None]:
+    """Put the trainable adapter "policy" on the base; return the model and the reference adapter's name.
+
+    Without `init_adapter` the reference is the base itself (None: adapter off). With it the policy starts
+    as a copy of that adapter, and the reference is a second, frozen copy: the model the run started from,
+    not the base.
+    """
+    config = space.config
+    settings = lora_settings(config, dropout=dropout)
+    if not config.init_adapter:
+        return loading.add_adapter(base, "policy", settings, seed=config.seed), None
+    model = loading.load_adapter(base, config.init_adapter, "policy", trainable=True)
+    model = loading.load_adapter(model, config.init_adapter, "reference", trainable=False)
+    model.set_adapter("policy")
+    return model, "reference"
+
+
+def disable_dropout(model: torch.nn.Module) -> None:
+    """Set every dropout to 0: policy and reference must be the same function where their weights agree."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
