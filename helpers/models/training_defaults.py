@@ -1,0 +1,96 @@
+"""Training settings that profiles bring along, by algorithm; keys are fields of `helpers.training.configs`.
+
+PROJECT holds the university project's own commands. TINY suits a model of a million parameters, whose
+learning rates are a hundred times larger.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Settings = dict[str, dict[str, Any]]
+
+_PROJECT_OFFLINE = {
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 4,
+    "learning_rate": 5e-5,
+    "lr_scheduler_type": "linear",
+    "warmup_ratio": 0.05,
+    "num_train_epochs": 3.0,
+    "max_grad_norm": 1.0,
+}
+_PROJECT_ONLINE = {
+    "max_steps": 25,
+    "per_device_train_batch_size": 16,
+    "group_size": 4,
+    "min_new_tokens": 32,
+    "max_new_tokens": 256,
+    "temperature": 0.8,
+    "top_p": 0.95,
+    "learning_rate": 1e-5,
+    "lr_scheduler_type": "constant",
+    "warmup_ratio": 0.0,
+    "num_epochs": 2,
+    "minibatch_size": 8,
+    "gradient_accumulation_steps": 2,
+    "clip_eps": 0.2,
+    "kl_coef": 0.01,
+    "max_grad_norm": 0.5,
+}
+PROJECT: Settings = {
+    "sft": dict(_PROJECT_OFFLINE),
+    "reward_model": dict(_PROJECT_OFFLINE),
+    "dpo": {**_PROJECT_OFFLINE, "beta": 0.1},
+    "ipo": {**_PROJECT_OFFLINE, "beta": 0.1},
+    "aot": {**_PROJECT_OFFLINE, "beta": 0.2},
+    "ppo": dict(_PROJECT_ONLINE),
+    "grpo": dict(_PROJECT_ONLINE),
+    "dr_grpo": dict(_PROJECT_ONLINE),
+    "gspo": dict(_PROJECT_ONLINE),
+}
+
+_TINY_OFFLINE = {
+    "per_device_train_batch_size": 32,
+    "gradient_accumulation_steps": 1,
+    "learning_rate": 1e-3,
+    "lr_scheduler_type": "linear",
+    "warmup_ratio": 0.05,
+    "num_train_epochs": 1.0,
+    "max_grad_norm": 1.0,
+    "max_new_tokens": 48,
+}
+_TINY_ONLINE = {
+    "max_steps": 40,
+    "per_device_train_batch_size": 8,
+    "group_size": 8,
+    "min_new_tokens": 0,
+    "max_new_tokens": 48,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "learning_rate": 1e-3,
+    "lr_scheduler_type": "constant",
+    "warmup_ratio": 0.0,
+    "num_epochs": 1,
+    "minibatch_size": 32,
+    "gradient_accumulation_steps": 1,
+    "clip_eps": 0.2,
+    "kl_coef": 0.02,
+    "max_grad_norm": 1.0,
+}
+TINY: Settings = {
+    "sft": {**_TINY_OFFLINE, "learning_rate": 2e-3, "num_train_epochs": 3.0, "train_limit": 400},
+    "reward_model": {
+        **_TINY_OFFLINE,
+        "full_finetune": True,
+        "learning_rate": 5e-4,
+        "num_train_epochs": 2.0,
+        "center_rewards_coefficient": 0.005,
+    },
+    "dpo": {**_TINY_OFFLINE, "beta": 0.1},
+    "ipo": {**_TINY_OFFLINE, "beta": 0.1, "train_limit": 3000},
+    "aot": {**_TINY_OFFLINE, "beta": 0.1, "train_limit": 3000},
+    "ppo": {**_TINY_ONLINE, "kl_coef": 0.03},
+    "grpo": dict(_TINY_ONLINE),
+    "dr_grpo": {**_TINY_ONLINE, "learning_rate": 1.5e-3, "max_steps": 25},
+    "gspo": {**_TINY_ONLINE, "learning_rate": 1.5e-3, "max_steps": 25, "clip_eps": 0.02},
+}
