@@ -140,6 +140,7 @@ def reward_histogram(chosen: Iterable[Any] | None, rejected: Iterable[Any] | Non
             values, bins=bins.tolist(), color=colour, alpha=0.5, label=f"{name}, mean {values.mean():.2f}"
         )
         axes.axvline(values.mean(), color=colour, linewidth=1.6)
+    axes.set_ylim(top=axes.get_ylim()[1] * 1.3)  # room for the legend
     _legend(axes)
     return figure
 
@@ -161,7 +162,7 @@ def win_rate_bars(methods: Mapping[str, Mapping[str, Any]]) -> Figure | Skipped:
             axes.plot([goal, goal], [y - 0.42, y + 0.42], color="black", linewidth=2.4, zorder=4)
     axes.axvline(0.5, color=GREY, linestyle="--", linewidth=1)
     axes.set(xlim=(0, 1), ylim=(len(rows) - 0.45, -0.55))
-    axes.set_yticks(range(len(rows)), [display_name(name) for name in rows])
+    axes.set_yticks(range(len(rows)), [_label(name) for name in rows])
     keys = [("plain", GREY, 1.0), ("strict", GREY, 0.5)]
     for label, colour, alpha in keys:
         axes.barh([-9], [0], color=colour, alpha=alpha, label=label)
@@ -206,7 +207,7 @@ def hhh_bars(methods: Mapping[str, Mapping[str, Any]]) -> Figure | Skipped:
 
 def _name_columns(axes: Axes, rows: Sequence[str]) -> None:
     crowded = len(rows) > 6
-    axes.set_xticks(range(len(rows)), [display_name(name) for name in rows], fontsize=7 if crowded else 8)
+    axes.set_xticks(range(len(rows)), [_label(name) for name in rows], fontsize=7 if crowded else 8)
     if len(rows) > 8:
         axes.tick_params(axis="x", rotation=30)
 
@@ -237,6 +238,12 @@ def figure_to_png_base64(figure: Figure, dpi: int = 150) -> str:
     return base64.b64encode(small.getvalue()).decode("ascii")
 
 
+def _label(name: str) -> str:
+    """A method's name for a figure: short, and with no dollar signs, which matplotlib takes for formulas."""
+    shown = display_name(name)
+    return (shown if len(shown) <= 14 else shown[:13] + "…").replace("$", r"\$")
+
+
 def _finite(values: Iterable[Any] | None) -> np.ndarray:
     numbers = np.array([number_or_nan(value) for value in (values if values is not None else ())])
     return numbers[np.isfinite(numbers)]
@@ -248,7 +255,13 @@ def _new_figure(
     figure = Figure(figsize=size, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot(facecolor="white")
-    axes.set_title(fill(title, int(size[0] * 11.5)), loc="left", fontsize=9.5, fontweight="bold", color=INK)
+    axes.set_title(
+        fill(title, int(size[0] * 10.5)).replace("$", r"\$"),
+        loc="left",
+        fontsize=9.5,
+        fontweight="bold",
+        color=INK,
+    )
     axes.set_xlabel(xlabel, fontsize=8.5, color=INK)
     axes.set_ylabel(ylabel, fontsize=8.5, color=INK)
     axes.tick_params(labelsize=8, colors=INK)

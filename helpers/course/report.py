@@ -116,8 +116,8 @@ def _context(
         "summary": summary_line(course),
         "tiles": _tiles(course, methods),
         "facts": _facts(course),
-        "header": _result_second(header),
-        "rows": [_result_second(row) for row in rows],
+        "header": _results_first(header),
+        "rows": [_results_first(row) for row in rows],
         "reading": (*READING, *_judge_notes(course)),
         "method_plots": [
             _image(plots.win_rate_bars(methods)),
@@ -134,9 +134,9 @@ def _context(
     }
 
 
-def _result_second(row: list[str]) -> list[str]:
-    # On a phone the last column is out of sight, and the result is what one looks for.
-    return [row[0], row[-1], *row[1:-1]]
+def _results_first(row: list[str]) -> list[str]:
+    # On a phone the last columns are out of sight, and the result is what one looks for.
+    return [row[0], row[-1], row[-2], *row[1:-2]]
 
 
 # ---------------------------------------------------------------------- head of the page
@@ -293,7 +293,11 @@ def _families(methods: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         cells = [table.get(family) or {} for table in scored.values()]
         counts = {str(cell["n"]) for cell in cells if cell.get("n") is not None}
         rows.append(
-            {"family": family, "n": "/".join(sorted(counts)) or DASH, "cells": [*map(_family_cell, cells)]}
+            {
+                "family": family.replace("_", " "),
+                "n": "/".join(sorted(counts)) or DASH,
+                "cells": [*map(_family_cell, cells)],
+            }
         )
     return {"methods": [display_name(name) for name in scored], "rows": rows}
 
@@ -311,7 +315,7 @@ def _sample(row: Mapping[str, Any], methods: Mapping[str, Any]) -> dict[str, Any
     order += [name for name in responses if name not in methods]
     return {
         "prompt": row.get("prompt") or "",
-        "family": row.get("family") or "no family",
+        "family": str(row.get("family") or "no family").replace("_", " "),
         "answers": [_answer(name, responses[name]) for name in order],
     }
 

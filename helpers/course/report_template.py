@@ -8,7 +8,7 @@ STYLE = """
 * { box-sizing: border-box; }
 body { margin:0; background:var(--paper); color:var(--ink);
   font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",sans-serif; overflow-wrap:anywhere; }
-main { max-width:1180px; margin:0 auto; padding:20px 20px 60px; }
+main { max-width:1220px; margin:0 auto; padding:20px 20px 60px; }
 h1 { font-size:1.75rem; line-height:1.2; margin:.4em 0 .2em; }
 h2 { font-size:1.25rem; margin:2.4em 0 .5em; padding-top:.5em; border-top:1px solid var(--line); }
 h3 { font-size:1rem; margin:1.4em 0 .5em; }
@@ -22,13 +22,15 @@ a { color:var(--accent); text-underline-offset:2px; }
 .passed { color:var(--good); font-weight:600; } .missed { color:var(--bad); font-weight:600; }
 .tile .passed { color:var(--good); } .tile .missed { color:var(--bad); }
 .scroll { overflow-x:auto; background:var(--card); border:1px solid var(--line); border-radius:10px; }
-table { border-collapse:collapse; width:100%; font-size:.88rem; font-variant-numeric:tabular-nums; }
-th, td { padding:7px 9px; text-align:right; white-space:nowrap; border-bottom:1px solid var(--line); }
+table { border-collapse:collapse; width:100%; font-size:.85rem; font-variant-numeric:tabular-nums; }
+th, td { padding:7px 8px; text-align:right; white-space:nowrap; border-bottom:1px solid var(--line); }
 th { font-weight:600; color:var(--soft); } tbody tr:last-child > * { border-bottom:0; }
 th:first-child, td:first-child { text-align:left; position:sticky; left:0; background:var(--card); }
 tbody th { color:var(--ink); }
 .facts td, .facts th { white-space:normal; text-align:left; vertical-align:top; }
 .facts th { width:12em; } .hint { display:none; }
+.narrow { width:max-content; max-width:100%; } h3::first-letter, .tile > span:first-child::first-letter {
+  text-transform:uppercase; }
 .plots { display:grid; grid-template-columns:repeat(auto-fill,minmax(min(340px,100%),1fr)); gap:14px; }
 .plot { margin:0; background:#fff; border:1px solid var(--line); border-radius:10px; padding:6px; }
 .plot img { display:block; width:100%; height:auto; border-radius:6px; }
@@ -44,7 +46,8 @@ tbody th { color:var(--ink); }
 .prompt { font-weight:600; white-space:pre-wrap; unicode-bidi:isolate; max-height:12em; overflow:auto; }
 .tag { font-size:.76rem; color:var(--soft); border:1px solid var(--line); border-radius:99px; padding:0 8px;
   font-weight:400; white-space:nowrap; }
-.score { font-size:.76rem; border-radius:99px; padding:0 8px; color:#111; white-space:nowrap; }
+.score { font-size:.76rem; border-radius:99px; padding:0 8px; color:#111; white-space:nowrap;
+  border:1px solid rgba(0,0,0,.15); }
 td.heat { color:#111; }
 details { margin:.6em 0; } summary { cursor:pointer; color:var(--accent); }
 pre { background:var(--card); border:1px solid var(--line); border-radius:8px; padding:10px 12px;
@@ -124,7 +127,7 @@ TEMPLATE = """<!doctype html>
 {{ left_out(reward_plots) }}
 {%- if minimal_pairs %}
 <h3>Minimal pairs: one property differs</h3>
-<div class="scroll"><table>
+<div class="scroll narrow"><table>
 <thead><tr><th scope="col">property</th><th scope="col">ranked right</th></tr></thead>
 <tbody>
 {%- for name, value in minimal_pairs %}<tr><td>{{ name }}</td><td>{{ value }}</td></tr>{% endfor %}
