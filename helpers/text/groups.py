@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -47,7 +48,9 @@ class TokenBatch:
 
     def to(self, device: torch.device | str) -> TokenBatch:
         """Return the batch with every tensor on `device`."""
-        moved = {name: value.to(device) for name, value in vars(self).items() if torch.is_tensor(value)}
+        moved: dict[str, Any] = {
+            name: value.to(device) for name, value in vars(self).items() if torch.is_tensor(value)
+        }
         return replace(self, **moved)
 
 
