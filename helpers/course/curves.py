@@ -113,14 +113,14 @@ ONLINE = (
     Panel(
         "reward",
         "Reward",
-        "{} reward: should rise while the KL stays small",
+        "{} reward: should rise at a small KL",
         "reward of sampled answers",
         _both("reward", "reward_mean", "mean_reward", "score", "score_mean"),
     ),
     Panel(
         "gold",
         "Gold score",
-        "{} gold score: should rise with the reward; if it falls, the reward is being hacked",
+        "{} gold score: if it falls while the reward rises, the reward is being hacked",
         "gold judge, 0 to 1",
         _both("gold", "gold_reward", "gold_mean", "gold_score", "gold_total"),
         optional=True,
@@ -136,7 +136,7 @@ ONLINE = (
     Panel(
         "entropy",
         "Entropy",
-        "{} entropy: may sink, must not collapse to 0",
+        "{} entropy: must not collapse to 0",
         "nats a token",
         (Line(("entropy", "entropy_mean", "policy_entropy"), "training"),),
         from_zero=True,
@@ -146,18 +146,13 @@ ONLINE = (
         "Answer length",
         "{} length: a sudden climb is length hacking, a fall to 1 is giving up",
         "tokens an answer",
-        (
-            Line(
-                ("length", "mean_length", "length_mean", "mean_tokens", "response_length", "response_tokens"),
-                "training",
-            ),
-        ),
+        _both("tokens", "length", "mean_length", "mean_tokens", "response_length", "response_tokens"),
         from_zero=True,
     ),
     Panel(
         "clip_fraction",
         "Clip fraction",
-        "{} clip fraction: a few per cent is normal, 0 for ever means no update is held back",
+        "{} clip fraction: a few per cent is normal",
         "share clipped",
         (Line(("clip_fraction", "clip_frac", "clipfrac", "clipped", "clip_share"), "training"),),
         from_zero=True,
@@ -195,7 +190,7 @@ def _with_start_value(panels: tuple[Panel, ...], algo: str, beta: float | None) 
     """Mark the value a preference loss has before the first step, when policy and reference are equal."""
     if algo in ("dpo", "aot"):
         title, start = (
-            f"{NAMES[algo]} loss: starts at ln 2, should fall below it",
+            f"{NAMES[algo]} loss: should fall from ln 2",
             (LN2, "ln 2 ≈ 0.693: the start"),
         )
     elif algo == "ipo" and beta:

@@ -31,6 +31,7 @@ from helpers.course.tables import (
     percent,
     result_rows,
     reward_model_line,
+    reward_model_of,
     summary_line,
     terminal_table,
     threshold_target,
@@ -126,7 +127,7 @@ def _context(
         ],
         "families": _families(methods),
         "samples": [_sample(row, methods) for row in samples],
-        "data_reports": list((course.get("data_reports") or {}).items()),
+        "data_reports": _data_reports(course, runs),
         **_reward_context(course, runs),
         "runs": [_run(name, Path(path), course) for name, path in runs.items()],
         "command": course.get("command") or _command(course),
@@ -142,7 +143,7 @@ def _results_first(row: list[str]) -> list[str]:
 # ---------------------------------------------------------------------- head of the page
 def _tiles(course: Mapping[str, Any], methods: Mapping[str, Mapping[str, Any]]) -> list[dict[str, str]]:
     tiles = []
-    reward = course.get("reward_model") or {}
+    reward = reward_model_of(course)
     if reward:
         value = number(reward.get("pair_accuracy"))
         tiles.append(
@@ -174,10 +175,18 @@ def _facts(course: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Seed", course.get("seed")),
         ("Held-out prompts", course.get("prompts")),
         ("Started", _moment(course.get("started"))),
+        ("Finished", _moment(course.get("finished"))),
         ("Took", duration(course.get("seconds"))),
+        ("Grade of the submission", _grade(course.get("grade"))),
         ("Versions", _flat(course.get("versions"))),
     ]
     return [(name, str(value)) for name, value in facts if value not in (None, "", DASH)]
+
+
+def _grade(grade: Any) -> str:
+    if not isinstance(grade, Mapping) or number(grade.get("score")) == DASH:
+        return ""
+    return f"{number(grade['score'], 1)} of {number(grade.get('max_score'), 1)} points"
 
 
 def _flat(value: Any) -> str:
@@ -202,7 +211,9 @@ def _judge_name(course: Mapping[str, Any]) -> str:
 
 def _is_proxy(course: Mapping[str, Any]) -> bool:
     judge = course.get("judge")
-    return bool(judge.get("is_proxy") if isinstance(judge, Mapping) else course.get("is_proxy"))
+    if isinstance(judge, Mapping):
+        return bool(judge.get("is_proxy"))
+    return bool(course.get("is_proxy") or course.get("judge_is_proxy"))
 
 
 def _judge_notes(course: Mapping[str, Any]) -> list[str]:
@@ -211,6 +222,7 @@ def _judge_notes(course: Mapping[str, Any]) -> list[str]:
         notes.append(
             "The judge is a proxy: methods trained against it, or one like it, look better than they are."
         )
+    notes += [f"{column} is left out: {reason}." for column, reason in (course.get("omitted") or {}).items()]
     unparsed = {name: row.get("unparsed") for name, row in methods_of(course).items() if row.get("unparsed")}
     if unparsed:
         counts = ", ".join(f"{display_name(name)} {count}" for name, count in unparsed.items())
@@ -227,7 +239,7 @@ def _image(figure: Figure | Skipped) -> dict[str, str]:
 
 
 def _reward_context(course: Mapping[str, Any], runs: Mapping[str, str | Path]) -> dict[str, Any]:
-    reward = course.get("reward_model") or {}
+    reward = reward_model_of(course)
     chosen, rejected = reward.get("chosen_rewards"), reward.get("rejected_rewards")
     if not chosen and "reward_model" in runs:
         saved = _read(Path(runs["reward_model"]) / "eval_rewards.json")
@@ -244,7 +256,7 @@ def _run(name: str, path: Path, course: Mapping[str, Any]) -> dict[str, Any]:
     config = _read(path / "config.json")
     metrics = plots.read_metrics(path / "metrics.csv")
     algo = str(config.get("algo") or name)
-    threshold = (course.get("reward_model") or {}).get("threshold")
+    threshold = reward_model_of(course).get("threshold")
     figures = plots.training_curves(metrics, algo, beta=config.get("beta"), threshold=threshold)
     return {
         "name": display_name(name),
@@ -264,6 +276,19 @@ def _run_notes(path: Path, metrics: Mapping[str, plots.Series]) -> list[str]:
     if not (path / "finished.json").exists():
         notes.append("This run has not come to its end: --resume continues it.")
     return notes
+
+
+def _data_reports(course: Mapping[str, Any], runs: Mapping[str, str | Path]) -> list[tuple[str, str]]:
+    """The loading reports of the course or, where it has none, those that lie in the run directories."""
+    given = course.get("data_reports")
+    if given:
+        return [(str(name), str(text)) for name, text in given.items()]
+    found = []
+    for name, path in runs.items():
+        file = Path(path) / "data_report.txt"
+        if file.is_file():
+            found.append((display_name(name), file.read_text(encoding="utf-8", errors="replace").strip()))
+    return found
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -13,6 +13,14 @@ from typing import Any
 
 DASH = "–"
 TARGET_NAMES = {"win_rate_vs_base": "vs base", "win_rate_vs_sft": "vs SFT"}
+# What `helpers.judging.evaluate` calls the same figures.
+ALIASES = {
+    "win_rate_vs_base_strict": "strict_win_rate_vs_base",
+    "ci95_strict": "strict_ci95",
+    "kl_per_sequence": "kl_sum",
+    "pair_accuracy_gold": "gold_accuracy",
+    "label_ceiling": "label_accuracy",
+}
 DISPLAY_NAMES = {"base": "base", "dr_grpo": "Dr. GRPO", "reward_model": "reward model"}
 
 
@@ -92,9 +100,22 @@ def verdict(passed: Any) -> str:
 
 
 def methods_of(course: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the methods of a course in their order; entries that are None count as empty."""
+    """Return the methods of a course in their order, under one set of names; None counts as empty."""
     methods = course.get("methods") or {}
-    return {str(name): row if isinstance(row, Mapping) else {} for name, row in methods.items()}
+    return {str(name): _renamed(row if isinstance(row, Mapping) else {}) for name, row in methods.items()}
+
+
+def reward_model_of(course: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the reward model's figures under one set of names; {} where there is none."""
+    row = course.get("reward_model")
+    return _renamed(row) if isinstance(row, Mapping) else {}
+
+
+def _renamed(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **row,
+        **{name: row[other] for name, other in ALIASES.items() if name not in row and other in row},
+    }
 
 
 # ---------------------------------------------------------------------- the table
@@ -137,10 +158,10 @@ def percent(share: Any) -> str:
 
 def reward_model_line(course: Mapping[str, Any]) -> str:
     """Say in one line how the reward model did; "" where there is none."""
-    row = course.get("reward_model")
+    row = reward_model_of(course)
     if not row:
         return ""
-    parts = [f"Reward model: pair accuracy {number(row.get('pair_accuracy'))}"]
+    parts = [f"Reward model: pair accuracy {rate(row, 'pair_accuracy', 'ci95')}"]
     aside = [
         f"{label} {number(row.get(key))}"
         for key, label in (("pair_accuracy_gold", "against gold labels"), ("label_ceiling", "label ceiling"))
@@ -156,7 +177,7 @@ def reward_model_line(course: Mapping[str, Any]) -> str:
 def summary_line(course: Mapping[str, Any]) -> str:
     """Say how many thresholds were reached and how long it all took."""
     results = [row.get("passed") for row in methods_of(course).values()]
-    results.append((course.get("reward_model") or {}).get("passed"))
+    results.append(reward_model_of(course).get("passed"))
     judged = [bool(passed) for passed in results if passed is not None]
     text = f"{sum(judged)} of {len(judged)} thresholds reached" if judged else "No thresholds were checked"
     if duration(course.get("seconds")) != DASH:

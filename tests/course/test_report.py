@@ -178,6 +178,25 @@ def test_rewards_are_taken_from_the_run_where_the_course_has_none(tmp_path):
     assert "Chosen answers" in " ".join(a["alt"] for tag, a in page.tags if tag == "img")
 
 
+def test_loading_reports_are_taken_from_the_runs_where_the_course_has_none(tmp_path, runs):
+    (runs["sft"] / "data_report.txt").write_text("train (sft_train)\nkept 9 of 10")
+    assert "kept 9 of 10" in page_of(tmp_path, {}, {"sft": runs["sft"]}, []).text
+
+
+def test_the_evaluation_may_call_the_figures_by_its_own_names():
+    row = {"win_rate_vs_base": 0.8, "strict_win_rate_vs_base": 0.7, "strict_ci95": [0.6, 0.8], "kl_sum": 2.5}
+    reward = {"pair_accuracy": 0.8, "ci95": [0.7, 0.9], "gold_accuracy": 0.85, "label_accuracy": 0.91}
+    table = terminal_table({"methods": {"dpo": row}, "reward_model": reward}, 200)
+    assert "0.70 (.60–.80)" in table and "2.50" in table
+    assert "accuracy 0.80 (.70–.90) (against gold labels 0.85, label ceiling 0.91)" in table
+
+
+def test_missing_columns_and_the_grade_are_explained(tmp_path):
+    facts = {"omitted": {"strict": "the judge gives no scores"}, "grade": {"score": 70.0, "max_score": 100}}
+    text = page_of(tmp_path, facts, {}, []).text
+    assert "strict is left out: the judge gives no scores." in text and "70.0 of 100.0 points" in text
+
+
 def test_a_proxy_judge_is_called_one(tmp_path):
     page = page_of(tmp_path, {"judge": {"name": "reward model", "is_proxy": True}}, {}, [])
     assert "reward model (a proxy, not ground truth)" in page.text and "The judge is a proxy" in page.text
