@@ -18,6 +18,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -235,6 +236,25 @@ def load_adapter(
     return model
 
 
+@torch.no_grad()
+def restore_adapter(model: PeftModel, name: str, path: str | Path) -> None:
+    """Copy the weights saved at `path` into adapter `name`, in place: an optimiser that knows its parameters
+    goes on working.
+
+    Raises CourseError for a missing file or an adapter of other names or shapes; nothing is copied then.
+    """
+    check_adapter(model, name)
+    file = Path(path) / WEIGHTS_FILE
+    if not file.is_file():
+        raise CourseError(f"{path} is no saved adapter: {WEIGHTS_FILE} is missing")
+    own = {k.replace(f".{name}.", "."): w for k, w in model.named_parameters() if f".{name}." in k}
+    saved = load_file(file)
+    if {k: w.shape for k, w in own.items()} != {k: w.shape for k, w in saved.items()}:
+        raise CourseError(f"{path} holds an adapter of another base or rank than {name!r}")
+    for key, weight in own.items():
+        weight.copy_(saved[key])
+
+
 def _check_fits(model: nn.Module, source: Path) -> None:
     """Raise CourseError unless every saved LoRA matrix fits a linear layer of the base."""
     base = model.get_base_model() if isinstance(model, PeftModel) else model
@@ -280,9 +300,9 @@ def merge_adapter(model: Any, name: str, probe_ids: torch.Tensor | None = None) 
     others = sorted(set(model.peft_config) - {name})
     if others:
         raise CourseError(f"merging {name!r} would change the base of {', '.join(others)}: load it alone")
-    for layer_name, module in model.named_modules():
-        weight = module.get_base_layer().weight if isinstance(module, LoraLayer) else None
-        if weight is not None and not weight.is_floating_point():
+    layers: list[tuple[str, Any]] = [(n, m) for n, m in model.named_modules() if isinstance(m, LoraLayer)]
+    for layer_name, layer in layers:
+        if not layer.get_base_layer().weight.is_floating_point():
             raise CourseError(
                 f"adapter {name!r} cannot be merged into 4-bit weights ({layer_name}): rounding them again"
                 " gives another model; load the base with quantization='none', load_adapter there, merge that"

@@ -30,6 +30,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from helpers.errors import CourseError
+from helpers.files import data_dir
 from helpers.models import smol
 from helpers.models.adapters import (
     LoraSettings,
@@ -40,6 +41,7 @@ from helpers.models.adapters import (
     load_adapter,
     merge_adapter,
     reference,
+    restore_adapter,
     save_adapter,
 )
 from helpers.models.hardware import Hardware, precision, probe
@@ -60,16 +62,12 @@ __all__ = [
     "merge_adapter",
     "reference",
     "resolve_model",
+    "restore_adapter",
     "save_adapter",
 ]
 
 BUNDLED_MODEL = "data/tiny/model"
 QUANTIZATIONS = ("none", "nf4")
-
-
-def data_dir() -> Path:
-    """The project's data directory: $COURSE_DATA, or `data` beside the `helpers` package."""
-    return Path(os.environ.get("COURSE_DATA") or Path(__file__).resolve().parents[2] / "data")
 
 
 def resolve_model(model_name: str | Path) -> str:
@@ -223,7 +221,14 @@ def prepare_4bit(model: PreTrainedModel, compute_dtype: torch.dtype) -> None:
     fp32 norms and embeddings hold the residual stream in fp32, where Qwen2.5's large activations overflow
     fp16. bf16 has fp32's range, so there the weights stay as they are (PEFT's own preparation would cast
     them too, 2 GiB more for a 7B model).
+
+    On CPUs with AVX-512 bf16, bitsandbytes repacks weights at the first forward pass in eval mode for a
+    kernel that rounds to bf16 and has no backward: after one rollout the adapters would train on wrong
+    gradients. The switch it looks at is turned off.
     """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
     for weight in model.parameters():
         weight.requires_grad_(False)
         if compute_dtype == torch.float16 and weight.dtype == torch.float16:
@@ -246,14 +251,8 @@ def count_bases(models: list[nn.Module]) -> int:
     """How many distinct bases the models hold in memory, by the storages of their non-adapter weights."""
     bases: list[set[int]] = []
     for model in models:
-        inner = (
-            model.model if hasattr(model, "last_token_index") else model
-        )  # a RewardModel's head is no base
-        storages = {
-            weight.untyped_storage().data_ptr()
-            for name, weight in inner.named_parameters()
-            if "lora_" not in name
-        }
+        weights = _base_of(model).named_parameters()
+        storages = {weight.untyped_storage().data_ptr() for name, weight in weights if "lora_" not in name}
         shared = [base for base in bases if base & storages]
         bases = [base for base in bases if not base & storages] + [storages.union(*shared)]
     return len(bases)
@@ -281,8 +280,13 @@ def free(*objects: Any) -> None:
 
 def _empty(item: Any) -> None:
     if isinstance(item, torch.Tensor):
+        if item.grad_fn is not None:
+            with contextlib.suppress(RuntimeError):  # a view keeps its graph
+                item.detach_()  # a loss in a notebook holds every activation of its forward pass
         item.grad = None
-        item.data = torch.empty(0, dtype=item.dtype)
+        item.data = torch.empty(0, dtype=item.dtype, device=item.device)
+        if hasattr(item, "quant_state"):  # scales of a 4-bit weight
+            item.quant_state = None
     elif isinstance(item, nn.Module):
         for tensor in [*item.parameters(), *item.buffers()]:
             _empty(tensor)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,6 +79,7 @@ def convert(gguf: Path, target: Path) -> None:
     """Write model, configuration and tokenizer of a GGUF file to `target` as safetensors, atomically."""
     if importlib.util.find_spec("gguf") is None:
         raise CourseError(f"reading {gguf.name} needs the gguf package: pip install gguf")
+    print(f"converting {gguf.name} once, about 20 seconds; the result is kept in {target}", file=sys.stderr)
     place = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
     loaded = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
     config = loaded.config
