@@ -1,0 +1,372 @@
+"""Which of two policies answers better: win rates, gold scores by dimension, and the table of all policies.
+
+A judge sees every pair in both orders; a verdict that turns with the order is a tie, a verdict that could
+not be read is counted as unparsed and left out of the rate, never given to either side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from helpers.errors import CourseError
+from helpers.judging.gold import gold_scores
+from helpers.judging.judge import Comparison, Judge, Verdict
+from helpers.judging.measure import PolicyReport, gold_metadata
+from helpers.text.datasets import Example
+
+STRICT_BELOW = 0.3  # the strict win rate reads a score under this as 0: bad beats worse no longer
+DIMENSIONS = ("helpful", "harmless", "honest", "total")
+GOLD_MISSING = "the rows carry no gold metadata; use a judge that needs none"
+
+
+@dataclass(frozen=True)
+class HeadToHead:
+    """A candidate against a baseline over the prompts with a readable verdict in both orders.
+
+    `outcomes` holds 1, 0.5 or 0 for each of `row_ids`. `strict` is the same comparison with scores under
+    `strict_below` read as 0; None where it was not asked for or the judge gives no scores.
+    """
+
+    win_rate: float  # ties count one half
+    ci95: tuple[float, float]  # bootstrap over prompts
+    wins: int
+    losses: int
+    ties: int
+    unparsed: int  # prompts without a readable verdict in one order or both
+    outcomes: list[float]
+    row_ids: list[str]
+    judge: str
+    is_proxy: bool
+    strict: HeadToHead | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as JSON values, without the outcomes of single prompts."""
+        return {
+            "win_rate": self.win_rate,
+            "ci95": list(self.ci95),
+            "wins": self.wins,
+            "losses": self.losses,
+            "ties": self.ties,
+            "unparsed": self.unparsed,
+            "judge": self.judge,
+            "is_proxy": self.is_proxy,
+            "strict_win_rate": self.strict.win_rate if self.strict else None,
+            "strict_ci95": list(self.strict.ci95) if self.strict else None,
+        }
+
+
+def answer(answers: Any, name: str) -> Callable[..., Any]:
+    """Return the exercise function `name`; CourseError if the learner's file has none yet."""
+    function = getattr(answers, name, None)
+    if not callable(function):
+        source = getattr(answers, "__file__", None) or getattr(answers, "__name__", "the answers file")
+        raise CourseError(f"{source} defines no function {name}(), which evaluation needs: write it first")
+    return function
+
+
+def head_to_head(
+    judge: Judge,
+    examples: Sequence[Example],
+    candidate: Sequence[str],
+    baseline: Sequence[str],
+    answers: Any,
+    *,
+    strict_below: float | None = None,
+) -> HeadToHead:
+    """Judge `candidate` against `baseline` on every prompt, in both orders.
+
+    Args:
+        examples, candidate, baseline: one a prompt, in the same order.
+        answers: namespace with `combine_orders`, `win_rate` and `bootstrap_ci`.
+        strict_below: also fill `.strict`, in which the judge's scores under this value count as 0. It
+            costs no further judging.
+
+    Raises:
+        CourseError: for lists of unequal length, no prompts, or no readable verdict at all.
+    """
+    if not examples:
+        raise CourseError("a head-to-head comparison needs at least one prompt")
+    if not len(examples) == len(candidate) == len(baseline):
+        raise CourseError(
+            f"{len(examples)} prompts, {len(candidate)} candidate and {len(baseline)} baseline responses: "
+            "give one response for each prompt"
+        )
+    first = _verdicts(judge, examples, candidate, baseline)
+    second = _verdicts(judge, examples, baseline, candidate)
+    strict = None
+    if strict_below is not None and all(_has_scores(verdict) for verdict in (*first, *second)):
+        floored, floored_swapped = (
+            [_strict_winner(verdict, strict_below) for verdict in side] for side in (first, second)
+        )
+        strict = _tally(judge, examples, floored, floored_swapped, answers)
+    winners, winners_swapped = ([_winner(verdict) for verdict in side] for side in (first, second))
+    return _tally(judge, examples, winners, winners_swapped, answers, strict=strict)
+
+
+def _verdicts(
+    judge: Judge, examples: Sequence[Example], shown_first: Sequence[str], shown_second: Sequence[str]
+) -> list[Verdict]:
+    pairs = [Comparison(*parts) for parts in zip(examples, shown_first, shown_second, strict=True)]
+    verdicts = judge.compare(pairs)
+    if len(verdicts) != len(pairs):
+        raise CourseError(
+            f"judge {judge.name} returned {len(verdicts)} verdicts for {len(pairs)} comparisons"
+        )
+    return list(verdicts)
+
+
+def _winner(verdict: Verdict) -> str | None:
+    """Read the winner leniently nowhere: anything but "A" or "B" is unparsed."""
+    return verdict.winner if verdict.winner in ("A", "B") else None
+
+
+def _has_scores(verdict: Verdict) -> bool:
+    scores = (verdict.score_a, verdict.score_b)
+    return all(score is not None and math.isfinite(score) for score in scores)
+
+
+def _strict_winner(verdict: Verdict, floor: float) -> str | None:
+    """Winner after reading scores under `floor` as 0. Equal scores say "A" in both orders, hence a tie."""
+    if _winner(verdict) is None or verdict.score_a is None or verdict.score_b is None:
+        return None
+    score_a, score_b = (score if score >= floor else 0.0 for score in (verdict.score_a, verdict.score_b))
+    return "A" if score_a >= score_b else "B"
+
+
+def _tally(
+    judge: Judge,
+    examples: Sequence[Example],
+    first: Sequence[str | None],
+    second: Sequence[str | None],
+    answers: Any,
+    *,
+    strict: HeadToHead | None = None,
+) -> HeadToHead:
+    kept = [(a, b, example.row_id) for a, b, example in zip(first, second, examples, strict=True) if a and b]
+    if not kept:
+        raise CourseError(
+            f"judge {judge.name} gave no readable verdict on any of the {len(examples)} prompts"
+        )
+    verdicts = answer(answers, "combine_orders")([a for a, _, _ in kept], [b for _, b, _ in kept])
+    rate = answer(answers, "win_rate")
+    outcomes = [float(rate([verdict])) for verdict in verdicts]  # so the value of a tie is defined once
+    low, high = answer(answers, "bootstrap_ci")(outcomes)
+    return HeadToHead(
+        win_rate=float(rate(verdicts)),
+        ci95=(float(low), float(high)),
+        wins=verdicts.count("win"),
+        losses=verdicts.count("loss"),
+        ties=verdicts.count("tie"),
+        unparsed=len(examples) - len(kept),
+        outcomes=outcomes,
+        row_ids=[row_id for _, _, row_id in kept],
+        judge=judge.name,
+        is_proxy=judge.is_proxy,
+        strict=strict,
+    )
+
+
+# ---------------------------------------------------------------------- gold scores
+
+
+@dataclass(frozen=True)
+class HHH:
+    """Mean gold scores in [0, 1]. `by_family` maps a family to its means and its number of prompts "n".
+
+    A dimension that no prompt is judged on is None.
+    """
+
+    overall: dict[str, float | None]
+    by_family: dict[str, dict[str, float | None]]
+
+
+def hhh_scores(examples: Sequence[Example], responses: Sequence[str]) -> HHH:
+    """Score responses by the gold judge: helpful, harmless, honest and total, overall and by family.
+
+    Raises:
+        CourseError: for rows without gold metadata or lists of unequal length.
+    """
+    if len(examples) != len(responses):
+        raise CourseError(f"{len(responses)} responses for {len(examples)} prompts: give one for each")
+    scores = defaultdict(list)
+    for example, response in zip(examples, responses, strict=True):
+        facts = gold_metadata(example)
+        if facts is None:
+            raise CourseError(f"row {example.row_id}: {GOLD_MISSING}")
+        scores[str(facts["family"])].append(gold_scores(facts, response))
+    by_family: dict[str, dict[str, float | None]] = {}
+    for family, rows in sorted(scores.items()):
+        by_family[family] = {**_means(rows), "n": len(rows)}
+    return HHH(_means([score for rows in scores.values() for score in rows]), by_family)
+
+
+def _means(rows: Sequence[Any]) -> dict[str, float | None]:
+    columns = {name: [getattr(row, name) for row in rows] for name in DIMENSIONS}
+    present = {name: [value for value in column if value is not None] for name, column in columns.items()}
+    return {name: fmean(values) if values else None for name, values in present.items()}
+
+
+# ---------------------------------------------------------------------- the table of all policies
+
+
+@dataclass(frozen=True)
+class PolicyRow:
+    """One policy's line: its report, its comparisons (None: not made) and its gold scores."""
+
+    report: PolicyReport
+    vs_base: HeadToHead | None
+    vs_sft: HeadToHead | None
+    hhh: HHH | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures of course.json for this method."""
+        base, sft = (side.to_dict() if side else {} for side in (self.vs_base, self.vs_sft))
+        kl, kl_sft = self.report.kl.get("base"), self.report.kl.get("sft")
+        return {
+            "win_rate_vs_base": base.get("win_rate"),
+            "ci95": base.get("ci95"),
+            "strict_win_rate_vs_base": base.get("strict_win_rate"),
+            "strict_ci95": base.get("strict_ci95"),
+            "win_rate_vs_sft": sft.get("win_rate"),
+            "ci95_vs_sft": sft.get("ci95"),
+            "strict_win_rate_vs_sft": sft.get("strict_win_rate"),
+            "strict_ci95_vs_sft": sft.get("strict_ci95"),
+            "unparsed": base.get("unparsed", 0) + sft.get("unparsed", 0),
+            **{name: self.hhh.overall[name] if self.hhh else None for name in DIMENSIONS},
+            "kl": kl.per_token if kl else None,
+            "kl_sum": kl.per_sequence if kl else None,
+            "kl_vs_sft": kl_sft.per_token if kl_sft else None,
+            "kl_sum_vs_sft": kl_sft.per_sequence if kl_sft else None,
+            "mean_tokens": self.report.mean_tokens,
+            "truncated_share": self.report.truncated_share,
+            "empty_responses": self.report.empty,
+        }
+
+
+@dataclass(frozen=True)
+class EvaluationTable:
+    """Every policy on the same prompts. `omitted` says why a column is missing."""
+
+    rows: list[PolicyRow]
+    judge: str | None
+    is_proxy: bool
+    prompts: int
+    omitted: dict[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON values: the judge, the reasons for missing columns, the figures by policy."""
+        return {
+            "judge": self.judge,
+            "judge_is_proxy": self.is_proxy,
+            "prompts": self.prompts,
+            "omitted": dict(self.omitted),
+            "policies": {row.report.name: row.to_dict() for row in self.rows},
+        }
+
+    def render(self) -> str:
+        """Return the table as text for a terminal of 110 columns."""
+        header = (
+            f"{'policy':<9} {'win vs base [95% CI]':<22} {'strict':>6} "
+            f"{'win vs SFT [95% CI]':<22} {'strict':>6} "
+            f"{'helpf':>5} {'harml':>5} {'hones':>5} {'KL/tok':>6} {'tokens':>6} {'cut':>4}"
+        )
+        lines = [header, "-" * len(header), *(_render_row(row) for row in self.rows)]
+        proxy = " (a proxy, no ground truth)" if self.is_proxy else ""
+        lines.append(f"{self.prompts} held-out prompts, greedy answers, judge: {self.judge or 'none'}{proxy}")
+        unparsed = sum(side.unparsed for row in self.rows for side in (row.vs_base, row.vs_sft) if side)
+        if unparsed:
+            lines.append(f"{unparsed} prompts had no readable verdict and are left out of the rates")
+        lines += [f"{column} omitted: {reason}" for column, reason in self.omitted.items()]
+        return "\n".join(lines)
+
+
+def _render_row(row: PolicyRow) -> str:
+    gold = row.hhh.overall if row.hhh else dict.fromkeys(DIMENSIONS)
+    kl = row.report.kl.get("base")
+    cells = [f"{row.report.name:<9}"]
+    for side in (row.vs_base, row.vs_sft):
+        cells.append(
+            f"{f'{side.win_rate:.3f} [{side.ci95[0]:.3f}, {side.ci95[1]:.3f}]' if side else '–':<22}"
+        )
+        cells.append(_number(side.strict.win_rate if side and side.strict else None, 6))
+    cells += [_number(gold[name], 5) for name in ("helpful", "harmless", "honest")]
+    cells += [_number(kl.per_token if kl else None, 6, 3), _number(row.report.mean_tokens, 6, 1)]
+    return " ".join([*cells, _number(row.report.truncated_share, 4)])
+
+
+def _number(value: float | None, width: int, digits: int = 2) -> str:
+    return f"{'–' if value is None else f'{value:.{digits}f}':>{width}}"
+
+
+def compare_policies(
+    reports: Sequence[PolicyReport],
+    examples: Sequence[Example],
+    judge: Judge | None,
+    answers: Any,
+    *,
+    strict_below: float | None = STRICT_BELOW,
+    base: str = "base",
+    sft: str = "sft",
+) -> EvaluationTable:
+    """Put policies side by side: each against the reports named `base` and `sft`, as far as these are given.
+
+    A judge that cannot judge these rows, or gold metadata that are not there, leave out their columns and
+    say why in `omitted`; the figures that need neither remain.
+
+    Raises:
+        CourseError: when a report answered other prompts than `examples`, or two share a name.
+    """
+    by_name = {report.name: report for report in reports}
+    if len(by_name) != len(reports):
+        raise CourseError(f"policies need different names, not {[report.name for report in reports]}")
+    for report in reports:
+        if report.row_ids != [example.row_id for example in examples]:
+            raise CourseError(f"policy {report.name} answered other prompts than the ones compared here")
+    for name in ("combine_orders", "win_rate", "bootstrap_ci") if judge else ():
+        answer(answers, name)  # an unwritten exercise is raised; a judge that cannot judge is a reason
+    omitted: dict[str, str] = {}
+    rows = []
+    for report in reports:
+        sides = [
+            _against(report, by_name.get(name), examples, judge, answers, strict_below, omitted)
+            for name in (base, sft)
+        ]
+        rows.append(PolicyRow(report, sides[0], sides[1], _gold_or_reason(examples, report, omitted)))
+    return EvaluationTable(
+        rows, judge.name if judge else None, bool(judge and judge.is_proxy), len(examples), omitted
+    )
+
+
+def _against(
+    report: PolicyReport,
+    opponent: PolicyReport | None,
+    examples: Sequence[Example],
+    judge: Judge | None,
+    answers: Any,
+    strict_below: float | None,
+    omitted: dict[str, str],
+) -> HeadToHead | None:
+    if opponent is None or opponent is report or "win rates" in omitted:
+        return None
+    if judge is None:
+        omitted["win rates"] = "no judge was given"
+        return None
+    try:
+        return head_to_head(
+            judge, examples, report.responses, opponent.responses, answers, strict_below=strict_below
+        )
+    except CourseError as problem:
+        omitted["win rates"] = str(problem)
+        return None
+
+
+def _gold_or_reason(examples: Sequence[Example], report: PolicyReport, omitted: dict[str, str]) -> HHH | None:
+    if any(gold_metadata(example) is None for example in examples):
+        omitted["helpful, harmless, honest"] = GOLD_MISSING
+        return None
+    return hhh_scores(examples, report.responses)
