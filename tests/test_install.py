@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import json
 import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -163,6 +165,29 @@ def test_another_python_counts_only_if_asked_for(installer):
     assert make(installer) == []
     installer.identity = identity
     assert make(installer, "--exact") == ["torch", "."]
+
+
+def test_a_second_make_waits_for_the_first(installer, tmp_path, capsys):
+    place = tmp_path / "lock"
+    place.touch()
+    first = installer.wait_for_lock(str(place))
+    threading.Timer(0.3, os.close, [first]).start()
+    second = installer.wait_for_lock(str(place))
+    assert "waiting for another make" in capsys.readouterr().out
+    os.close(second)
+
+
+def test_a_pip_that_outlives_its_make_keeps_the_lock(installer, tmp_path):
+    place = tmp_path / "lock"
+    place.touch()
+    lock = installer.wait_for_lock(str(place))
+    pip = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)
+    os.close(lock)
+    with open(place) as other:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        pip.communicate(b"\n")
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @pytest.mark.parametrize("version", [(3, 10), (3, 14), (2, 7)])

