@@ -300,6 +300,7 @@ def test_kl_per_token_weights_tokens_alike_whatever_the_batches(peft_model):
     one = estimate_kl(policy, references, groups_of(7), 0, answers, batch_size=7)
     many = estimate_kl(policy, references, groups_of(7), 0, answers, batch_size=2, layout="padded")
     assert one["base"].per_token > 0.01
+    assert one["base"].tokens == sum(len(group.responses[0]) for group in groups_of(7))
     assert many["base"].per_token == pytest.approx(one["base"].per_token, rel=1e-4)
     assert one["sft"].per_token == pytest.approx(one["base"].per_token, rel=1e-5)  # "fresh" is still the base
     assert one["base"].per_sequence == pytest.approx(one["base"].per_token * one["base"].tokens / 7, rel=1e-6)
