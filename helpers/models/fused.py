@@ -153,8 +153,8 @@ def multiply(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor, add: bool =
         a = a.to(out.dtype)
         return out.addmm_(a, b) if add else torch.mm(a, b, out=out)
     # CUDA only, see _Blocks.converts. Before torch 2.8 the product is rounded to half precision.
-    precision = {"out_dtype": out.dtype} if SUMS_HALVES_IN_FLOAT32 else {}
-    product = torch.mm(a.to(b.dtype), b, **precision)
+    a = a.to(b.dtype)
+    product = torch.mm(a, b, out_dtype=out.dtype) if SUMS_HALVES_IN_FLOAT32 else torch.mm(a, b)
     return out.add_(product) if add else out.copy_(product)
 
 

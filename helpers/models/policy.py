@@ -11,15 +11,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 from tqdm.auto import tqdm
 
 from helpers.errors import CourseError
+from helpers.models.adapters import reference
 from helpers.models.anatomy import decoder_of, head_of, sliding_window, supports_packed, why_not_packed
 from helpers.models.fused import fused_logprobs
+from helpers.models.reference_cache import ReferenceFile, reference_fingerprint
 from helpers.text.groups import Group, TokenBatch, make_batch
 
 __all__ = [
@@ -52,7 +54,7 @@ def hidden_states(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
     Raises CourseError for a packed batch that the model cannot take; see `layout_for`.
     """
     decoder = decoder_of(model)
-    embedding = decoder.get_input_embeddings().weight
+    embedding = cast(torch.Tensor, decoder.get_input_embeddings().weight)
     batch = batch.to(embedding.device)
     with _precision(embedding):
         output = decoder(
@@ -191,8 +193,6 @@ def reference_logprobs(
 
     Raises CourseError if a log-probability is not finite (as float16 can give); nothing is cached then.
     """
-    from helpers.models.reference_cache import ReferenceFile, reference_fingerprint
-
     groups = list(groups)
     file = None
     if cache_dir is not None:
@@ -266,8 +266,6 @@ def _refuse_non_finite(groups: list[Group], result: list[list[torch.Tensor]]) ->
 @contextmanager
 def _as_reference(model: nn.Module, adapter: str | None) -> Iterator[None]:
     """Evaluation mode, no gradients, adapter off or the named one on; all as before afterwards."""
-    from helpers.models.loading import reference
-
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -66,7 +66,7 @@ def _base_tensors(model: nn.Module, base: nn.Module) -> Iterator[tuple[str, torc
             yield name.replace(".base_layer", "").replace(".original_module", ""), value
 
 
-def _adapter_parts(model: nn.Module, adapter: str | None) -> list[Any]:
+def _adapter_parts(model: Any, adapter: str | None) -> list[Any]:
     if adapter is None:
         return []
     if adapter not in getattr(model, "peft_config", {}):
@@ -101,7 +101,7 @@ def _hash(flat: torch.Tensor, shape: Sequence[int]) -> str:
 
 
 class ReferenceFile:
-    """One cached result: written atomically, read only if it is whole and of this fingerprint and these rows."""
+    """One cached result: written atomically, read only if whole, of this fingerprint and of these rows."""
 
     def __init__(self, path: Path, name: str):
         self.path, self.name = path, name
