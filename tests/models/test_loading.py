@@ -1,6 +1,5 @@
 """Loading in full precision and 4 bits, adapters on one base, the reference, merging, and memory."""
 
-import copy
 import gc
 import json
 import os
@@ -449,19 +448,20 @@ def resident_mib():
 @pytest.mark.parametrize(
     "cell",
     [
-        "model = add_adapter(load_base(path), 'policy', small)",
+        "model = add_adapter(load_base(path), 'policy', small)\nlogits(model)",
         "free(globals().get('model'))\n"
         "model = add_adapter(load_base(path, quantization='nf4'), 'policy', small)\n"
+        "logits(model)\n"
         "Out.append(model)",
     ],
     ids=["assigned again", "freed, though the notebook keeps a reference"],
 )
 def test_running_a_loading_cell_again_does_not_grow_memory(big_dir, cell):
     notebook = {"path": big_dir, "small": SMALL, "Out": []}
-    notebook.update(load_base=load_base, add_adapter=add_adapter, free=free)
+    notebook.update(logits=logits, load_base=load_base, add_adapter=add_adapter, free=free)
     for _ in range(2):  # the first runs fill allocators and caches
         exec(cell, notebook)
-    before = resident_mib()
+    before = resident_mib()  # the pass through the model matters: a mapped file counts once it is read
     for _ in range(5):
         exec(cell, notebook)
     assert resident_mib() - before < 25, "more than half a model was kept"
@@ -510,4 +510,3 @@ def test_a_loaded_model_is_in_eval_mode_and_takes_what_it_is_not_told_from_the_p
     plain = load_base(base_dir, PROFILES["colab"], quantization="none", gradient_checkpointing=False)
     assert not getattr(plain, "is_loaded_in_4bit", False)
     assert plain.dtype == torch.float32
-    assert copy.deepcopy(plain.config).vocab_size == 64
