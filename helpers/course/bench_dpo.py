@@ -73,11 +73,11 @@ def bench_dpo(
 
     Args:
         answers: where the course's losses come from, as for `--answers`.
-        n_pairs: the first usable pairs of the real test preferences.
+        n_pairs: how many of the real test preferences to take, by a seeded draw.
 
     Returns keys `ours` and `trl`, each with `train_seconds` (steps only), `reference_seconds`,
-    `peak_gib` (resident memory of the whole process), `first_loss` and `last_loss`; `speedup` of training,
-    `speedup_with_reference`, `memory_ratio` (ours to TRL's); `bounds`; `passed`.
+    `peak_gib` (resident memory of the whole process), `first_loss`, `last_loss`, `pairs` and `tokens`;
+    `speedup` of training, `speedup_with_reference`, `memory_ratio` (ours to TRL's); `bounds`; `passed`.
 
     Raises CourseError if TRL or the real data are missing, or a run fails, with its last words.
     """
@@ -88,11 +88,13 @@ def bench_dpo(
     place = str(real_data or find_real_data())
     setup = Setup(place, answers, n_pairs, max_prompt_tokens, max_response_tokens, threads=threads)
     ours, trl = (run_apart(way, setup) for way in ("ours", "trl"))
-    return {"benchmark": "dpo", "pairs": n_pairs, "ours": ours, "trl": trl, **compare(ours, trl)}
+    return {"benchmark": "dpo", "ours": ours, "trl": trl, **compare(ours, trl)}
 
 
 def compare(ours: dict[str, float], trl: dict[str, float]) -> dict[str, Any]:
-    """Ratios of two measurements, and whether they keep the bounds."""
+    """Ratios of two measurements, and whether they keep the bounds. CourseError if their data differ."""
+    if (ours["pairs"], ours["tokens"]) != (trl["pairs"], trl["tokens"]):
+        raise CourseError(f"the DPO benchmark's runs read different data: {ours} and {trl}")
     both = ("train_seconds", "reference_seconds")
     speedup = trl["train_seconds"] / ours["train_seconds"]
     memory = ours["peak_gib"] / trl["peak_gib"]
@@ -167,7 +169,7 @@ def train_ours(setup: Setup, place: str) -> dict[str, float]:
     objective = PreferenceObjective(space, answers, answers.dpo_loss, [], SampleLogger(space, []))
     result = fit(space, model, items, objective, save=lambda path: None, load=lambda path: None)
     losses = [float(row["loss"]) for row in space.run.read_metrics()[1] if row.get("loss")]
-    return figures(result.metrics["seconds"], reference_seconds, losses)
+    return figures(groups, result.metrics["seconds"], reference_seconds, losses)
 
 
 def train_trl(setup: Setup, place: str) -> dict[str, float]:
@@ -186,7 +188,7 @@ def train_trl(setup: Setup, place: str) -> dict[str, float]:
     trainer.train()
     seconds = time.perf_counter() - started
     losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
-    return figures(seconds, reference_seconds, losses)
+    return figures(groups, seconds, reference_seconds, losses)
 
 
 def make_trl_trainer(space: Any, model: Any, pairs: Any, place: str) -> tuple[Any, float]:
@@ -253,9 +255,13 @@ def trl_arguments(config: Any, place: str) -> Any:
     )
 
 
-def figures(seconds: float, reference_seconds: float, losses: list[float]) -> dict[str, float]:
+def figures(
+    groups: list[Any], seconds: float, reference_seconds: float, losses: list[float]
+) -> dict[str, float]:
     """One measurement. Peak memory is that of the whole process, imports and model included."""
     return {
+        "pairs": len(groups),
+        "tokens": sum(len(g.prompt_ids) + sum(map(len, g.responses)) for g in groups),
         "train_seconds": round(seconds, 2),
         "reference_seconds": round(reference_seconds, 2),
         "peak_gib": round(peak_bytes() / 2**30, 3),
