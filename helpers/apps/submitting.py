@@ -11,7 +11,7 @@ from helpers.course.pipeline import load_adapters
 from helpers.course.submission import write_policy_submission, write_reward_submission, zip_submission
 from helpers.errors import CourseError
 from helpers.files import data_dir
-from helpers.judging.judge import make_judge
+from helpers.judging.registry import make_judge
 from helpers.judging.measure import Role
 from helpers.models import loading
 from helpers.models.profiles import pick_profile

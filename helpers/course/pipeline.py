@@ -22,8 +22,9 @@ from helpers.course.submission import (
 from helpers.errors import CourseError
 from helpers.files import find_data, write_json
 from helpers.judging.evaluate import EvaluationTable, compare_policies, gold_metadata
-from helpers.judging.judge import Judge, make_judge
+from helpers.judging.judge import Judge
 from helpers.judging.measure import PolicyReport, RewardReport, Role, evaluate_policy, evaluate_reward
+from helpers.judging.registry import make_judge
 from helpers.models import loading
 from helpers.models.hardware import probe
 from helpers.models.profiles import Profile, pick_profile

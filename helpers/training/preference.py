@@ -136,6 +136,6 @@ def train_preference(
         loading.save_adapter(model, "policy", path / "adapter")
 
     def load(path: Path) -> None:
-        loading.load_adapter(model, path / "adapter", "policy", trainable=True)
+        loading.restore_adapter(model, "policy", path / "adapter")
 
     return fit(space, model, items, objective, save=save, load=load, stop_at_step=stop_at_step)

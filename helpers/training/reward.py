@@ -99,10 +99,12 @@ def build_reward_model(space: Workspace, answers: Any) -> RewardModel:
     """A fresh reward model on the base: an adapter "reward", or all weights with `full_finetune`."""
     config = space.config
     base = load_base(space)
+    options = {"seed": config.seed, "pad_id": space.pad_id, "layout": config.layout}
     if config.full_finetune:
-        return RewardModel.create(base, None, answers.last_token_index, seed=config.seed)
+        base.requires_grad_(True)
+        return RewardModel.create(base, None, answers.last_token_index, **options)
     model = loading.add_adapter(base, "reward", lora_settings(config), seed=config.seed)
-    return RewardModel.create(model, "reward", answers.last_token_index, seed=config.seed)
+    return RewardModel.create(model, "reward", answers.last_token_index, **options)
 
 
 def train_reward_model(config: RewardConfig, answers: Any, *, stop_at_step: int | None = None) -> RunResult:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from helpers.errors import CourseError
-from helpers.files import find_data
+from helpers.files import find_data, write_text
 from helpers.models import loading
 from helpers.models.hardware import Hardware, probe
 from helpers.models.profiles import Profile, pick_profile
@@ -127,14 +127,14 @@ def load_groups(
     loaded = load_examples(source, split=split, kind=kind, limit=limit, seed=config.seed)
     examples = loaded.examples
     groups: list[Group] = []
+    report = loaded.report
     if kind != "prompts":
-        encoded = encode_groups(examples, space.encoder, space.budget, kind=kind, report=loaded.report)
+        groups, report = encode_groups(examples, space.encoder, space.budget, kind=kind, report=report)
         by_id = {example.row_id: example for example in examples}
-        groups, examples = encoded, [by_id[group.row_id] for group in encoded]
-    name = f"{'eval' if evaluation else 'train'} ({split or source})"
-    space.reports[name] = loaded.report
-    with (space.run.path / "data_report.txt").open("a", encoding="utf-8") as stream:
-        stream.write(f"{name}\n{loaded.report.render()}\n\n")
+        examples = [by_id[group.row_id] for group in groups]
+    space.reports["evaluation" if evaluation else "training"] = report
+    parts = [f"{use} data\n{done.render()}\n" for use, done in space.reports.items()]
+    write_text(space.run.path / "data_report.txt", "\n".join(parts))
     return examples, groups
 
 

@@ -100,7 +100,7 @@ def train_sft(config: SFTConfig, answers: Any, *, stop_at_step: int | None = Non
         loading.save_adapter(model, "policy", path / "adapter")
 
     def load(path: Path) -> None:
-        loading.load_adapter(model, path / "adapter", "policy", trainable=True)
+        loading.restore_adapter(model, "policy", path / "adapter")
 
     items = [TrainingItem(group) for group in groups]
     return fit(space, model, items, objective, save=save, load=load, stop_at_step=stop_at_step)

@@ -99,6 +99,7 @@ class GroupTrainer(Trainer):
             model=model,
             args=training_arguments(config, run, precision, optim),
             train_dataset=Items(items),
+            eval_dataset=Items(()),  # the objective holds its own; the Trainer only wants to see one
             data_collator=list,
         )
         self.remove_callback(PrinterCallback)
