@@ -226,7 +226,8 @@ def prepare_4bit(model: PreTrainedModel, compute_dtype: torch.dtype) -> None:
     kernel that rounds to bf16 and has no backward: after one rollout the adapters would train on wrong
     gradients. The switch it looks at is turned off.
     """
-    for module in model.modules():
+    modules: list[Any] = list(model.modules())
+    for module in modules:
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
     for weight in model.parameters():
