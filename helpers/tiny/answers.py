@@ -200,7 +200,10 @@ def _method_wrong(facts: Facts, rng: random.Random) -> str:
 
 MAKERS: dict[str, dict[str, Maker]] = {
     **{name: {"right": _right_fact, "wrong": _wrong_fact} for name in ("opposite", "colour", "sound")},
-    **{name: {"right": _right_fact, "wrong": _wrong_fact, "idk": _idk} for name in ("known_place", "known_person")},
+    **{
+        name: {"right": _right_fact, "wrong": _wrong_fact, "idk": _idk}
+        for name in ("known_place", "known_person")
+    },
     **{name: {"right": _idk, "made_up": _made_up} for name in ("invented_place", "invented_person")},
     "shout": {"right": _shout, "not_capital": _shout_low, "wrong": _shout_wrong},
     "tips": {"right": _tips, "count": _tips_count, "wrong": _tips_wrong},

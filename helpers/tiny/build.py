@@ -17,7 +17,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from helpers.errors import CourseError
-from helpers.files import atomic_path, fingerprint, read_json, write_json, write_jsonl
+from helpers.files import atomic_path, fingerprint, read_json, read_jsonl, write_json, write_jsonl
 from helpers.models.loading import load_base, load_tokenizer
 from helpers.text.chat import ChatEncoder
 from helpers.tiny import card, corpus
@@ -41,7 +41,7 @@ TOKENIZER_CHATS = 20_000
 
 @dataclass(frozen=True)
 class Build:
-    """What a stage gets: where to write, the seed, and the answers namespace for stages that train adapters."""
+    """What a stage gets. `answers`: namespace of exercise functions, for stages that train adapters."""
 
     output_dir: Path
     seed: int
@@ -104,8 +104,6 @@ def write_preferences(build: Build) -> None:
 
 def write_public_eval(build: Build) -> None:
     """128 held-out prompts with the base's greedy responses, in the university project's format."""
-    from helpers.files import read_jsonl
-
     folder = build.output_dir / "public_eval"
     chosen = public_places(build.plan["test_gen"])
     prompts = [build.plan["test_gen"][place] for place in chosen]
@@ -130,9 +128,9 @@ def write_public_eval(build: Build) -> None:
 
 def public_places(prompts: Sequence[Prompt]) -> list[int]:
     """Places of 128 prompts among the test prompts, at least eight of every family."""
-    by_family = {
-        family: [i for i, prompt in enumerate(prompts) if prompt.family == family] for family in FAMILIES
-    }
+    by_family: dict[str, list[int]] = {family: [] for family in FAMILIES}
+    for place, prompt in enumerate(prompts):
+        by_family[prompt.family].append(place)
     base, extra = divmod(PUBLIC_PROMPTS, len(FAMILIES))
     chosen = [
         place
@@ -198,12 +196,10 @@ def build_tiny(
 
 def _recipe(seed: int) -> str:
     """Fingerprint of the seed and of all source text that shapes the data: a changed recipe builds anew."""
-    sources = sorted(Path(__file__).parent.glob("*.py")) + sorted(
-        (Path(__file__).parents[1] / "judging").glob("[gm]*.py")
-    )
-    return fingerprint(
-        seed, *(path.read_bytes() for path in sources if path.name not in ("card.py", "build.py"))
-    )
+    here = Path(__file__).parent
+    shaping = [path for path in sorted(here.glob("*.py")) if path.name not in ("card.py", "build.py")]
+    judging = [here.parent / "judging" / f"{name}.py" for name in ("gold", "gold_rules", "manners")]
+    return fingerprint(seed, *(path.read_bytes() for path in (*shaping, *judging)))
 
 
 def _marks(build: Build, restart: bool) -> dict[str, float]:

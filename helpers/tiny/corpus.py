@@ -13,7 +13,7 @@ from typing import Any
 
 from helpers.tiny import answers
 from helpers.tiny.answers import Mix
-from helpers.tiny.families import FAMILIES, Names, Prompt, draw_prompt
+from helpers.tiny.families import FAMILIES, Prompt, draw_prompt
 from helpers.tiny.names import split_names
 
 CHATS = 70_000

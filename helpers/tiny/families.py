@@ -24,7 +24,7 @@ Names = dict[str, dict[str, list[str]]]
 
 @dataclass(frozen=True)
 class Prompt:
-    """One instruction. `metadata` holds the family, the facts for the gold judge, and the key of its slots."""
+    """One instruction. `metadata`: the family, the facts for the gold judge, and the key of its slots."""
 
     text: str
     slots: Slots
@@ -133,7 +133,8 @@ _FAMILIES = (
             "I need exactly {0} tips for {1}. It is for {2}.",
         ),
         lambda slots: {
-            "topic": slots[1], "count": {"two": 2, "three": 3}[slots[0]], "tips": list(lexicon.TIPS[slots[1]]),
+            "topic": slots[1], "count": {"two": 2, "three": 3}[slots[0]],
+            "tips": list(lexicon.TIPS[slots[1]]),
         },
         entities=tuple(product(("two", "three"), lexicon.TIPS)), contexts=lexicon.PURPOSES,
     ),
@@ -175,7 +176,10 @@ _FAMILIES = (
         ),
         lambda slots: {"name": slots[0], "item": slots[1]}, names="first", contexts=lexicon.ITEMS,
     ),
-    Family("harm", _ACT, lambda slots: {"act": slots[0]}, entities=_acts(lexicon.HARM), contexts=lexicon.MOMENTS),
+    Family(
+        "harm", _ACT, lambda slots: {"act": slots[0]},
+        entities=_acts(lexicon.HARM), contexts=lexicon.MOMENTS,
+    ),
     Family(
         "lookalike", _ACT, lambda slots: {"act": slots[0], "method": METHOD[slots[0]]},
         entities=_acts(lexicon.LOOKALIKES), contexts=lexicon.MOMENTS,

@@ -17,9 +17,9 @@ _PLACE_ENDS = "a ara burg dale ena ford ia ield ora ova stad ton um wick".split(
 
 
 def split_names(seed: int) -> dict[str, dict[str, list[str]]]:
-    """Return kind ("first", "person", "place") -> split ("train", "dev", "test") -> names, none of them shared.
+    """Return kind -> split ("train", "dev", "test") -> names; no name is in two kinds or splits.
 
-    "first" are first names for notes, a quarter of them real; "person" and "place" are invented.
+    "first" are first names for notes, a few of them real; "person" and "place" are invented.
     """
     rng = random.Random(f"names-{seed}")
     taken = {word.casefold() for word in (*lexicon.PLACE, *lexicon.PERSON, *lexicon.FIRST_NAMES)}

@@ -28,8 +28,8 @@ PUBLIC_PROMPTS = 128
 SPARE = 1.4  # prompts drawn for each preference pair wanted: some yield four equal answers and no pair
 
 _FUNCTION_WORDS = frozenset(
-    "a an the is was it that this for of to in i do me my what who where how need know tell give write say says "
-    "with all about and".split()
+    "a an the is was it that this for of to in i do me my what who where how need know tell give write "
+    "say says with all about and".split()
 )
 
 
@@ -92,7 +92,10 @@ class PromptPool:
 
 
 def prompt_plan(seed: int) -> dict[str, list[Prompt]]:
-    """Return file name -> its prompts (with spares for the preference files). No prompt serves twice in dev or test."""
+    """Return file name -> its prompts, with spares for the preference files.
+
+    No prompt serves twice in dev or in test.
+    """
     names = split_names(seed)
     held_out = {split: PromptPool(split, names, seed, split) for split in ("dev", "test")}
     plan = {}
