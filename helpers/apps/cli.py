@@ -52,8 +52,11 @@ def run(command: str, words: list[str]) -> int:
     if command not in SUMMARY:
         near = difflib.get_close_matches(command, SUMMARY, n=1)
         raise CourseError(f"unknown command {command!r}{f'; did you mean {near[0]}?' if near else ''}\n\n{usage()}")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from helpers.quiet import quiet_libraries
+
+    quiet_libraries()
     from helpers.apps import commands  # torch and transformers load only when there is work for them
+
 
     return commands.COMMANDS[command](words)
 

@@ -57,6 +57,9 @@ def course(words: list[str]) -> int:
 
 def train(words: list[str]) -> int:
     """One training run."""
+    if not words or set(words) & {"-h", "--help"} and "--algo" not in " ".join(words):
+        print(f"usage: python -m helpers train --algo {'|'.join(ALGOS)} [flags]; add --help for that method's flags")
+        return 0 if words else 2
     algo, rest = take_flag(words, "--algo")
     if algo is None:
         raise CourseError(f"train needs --algo, one of {', '.join(ALGOS)}; then --help lists that method's flags")
@@ -186,7 +189,8 @@ class DataReportConfig:
 
     source: str = text("directory, file or hub id")
     split: str | None = text("split or file stem")
-    kind: str = text("sft, preference or prompts", "preference")
+    kind: str | None = text("sft, preference or prompts; default: what the rows hold")
+    format: str | None = text("name the format instead of finding it from the first rows")
     limit: int | None = text("rows at most")
     model_name: str | None = text("also encode with this model's tokenizer and count truncation")
 
@@ -228,8 +232,10 @@ def bench(words: list[str]) -> int:
     """Speed and memory."""
     from helpers.course.bench import run_bench
 
-    run_bench(parse(BenchConfig, words, "bench"))
-    return 0
+    spec, rest = take_flag(words, "--answers")
+    config = parse(BenchConfig, rest, "bench")
+    kept = run_bench(config.only, spec or DEFAULT_ANSWERS, pairs=config.pairs, real_data=config.real_data)
+    return 0 if kept else 1
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {

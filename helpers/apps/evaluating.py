@@ -15,7 +15,7 @@ from helpers.models import loading
 from helpers.models.profiles import pick_profile
 from helpers.models.reward_model import RewardModel
 from helpers.text.chat import Budget, ChatEncoder
-from helpers.text.datasets import encode_groups, load_examples
+from helpers.text.datasets import encode_groups, load_examples, report_source
 
 
 def named_adapters(text: str) -> dict[str, Path]:
@@ -56,7 +56,7 @@ def evaluate_adapters(config: Any, answers: Any) -> str:
     roles = {"base": Role(model, None), **{adapter: Role(model, adapter) for adapter in places}}
     reports = []
     for label, role in roles.items():
-        others = {other: roles[other] for other in ("base", "sft") if other in roles and other != label}
+        others: dict[str, Role] = {o: roles[o] for o in ("base", "sft") if o in roles and o != label}
         references = others if label != "base" else None
         reports.append(
             evaluate_policy(
@@ -81,9 +81,11 @@ def evaluate_adapters(config: Any, answers: Any) -> str:
 
 
 def data_report(config: Any) -> str:
-    """Load a data set, encode it if a model is named, and return the report."""
-    loaded = load_examples(find_data(config.source), split=config.split, kind=config.kind, limit=config.limit)
-    if config.model_name and config.kind != "prompts":
-        encoder = ChatEncoder(loading.load_tokenizer(config.model_name))
-        encode_groups(loaded.examples, encoder, Budget(), kind=config.kind, report=loaded.report)
-    return loaded.report.render()
+    """Load a data set and say what was kept and dropped; with a model, encode it and count truncation too."""
+    source = find_data(config.source)
+    if not config.model_name:
+        return report_source(source, split=config.split, kind=config.kind, format=config.format)
+    kind = config.kind or "preference"
+    loaded = load_examples(source, split=config.split, kind=kind, limit=config.limit, format=config.format)
+    encoder = ChatEncoder(loading.load_tokenizer(config.model_name))
+    return encode_groups(loaded.examples, encoder, Budget(), kind=kind, report=loaded.report)[1].render()

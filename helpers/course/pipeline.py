@@ -266,6 +266,7 @@ def summarise(
         "seconds": round(seconds, 1),
         "prompts": table.prompts,
         "judge": table.judge,
+        "judge_is_proxy": table.is_proxy,
         "omitted": table.omitted,
         "methods": methods,
         "reward_model": reward_figures(course, reward),

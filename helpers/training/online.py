@@ -47,6 +47,7 @@ from helpers.training.setup import (
     disable_dropout,
     encode_prompts,
     finished_result,
+    fit_layout,
     load_base,
     load_groups,
     open_workspace,
@@ -347,6 +348,7 @@ def train_online(
     eval_examples, _ = load_groups(space, "prompts", evaluation=True)
     model, reference_adapter = add_policy(space, load_base(space), dropout=0.0)
     disable_dropout(model)
+    fit_layout(space, model, [])
     scorer = scorer or attach_reward_model(space, model, answers)
 
     def score(prompts: list[list[int]], responses: list[list[int]]) -> list[float]:

@@ -26,6 +26,7 @@ from helpers.training.setup import (
     add_policy,
     disable_dropout,
     finished_result,
+    fit_layout,
     load_base,
     load_groups,
     open_workspace,
@@ -126,6 +127,7 @@ def train_preference(
     eval_examples, eval_groups = load_groups(space, "preference", evaluation=True)
     model, reference_name = add_policy(space, load_base(space), dropout=0.0)
     disable_dropout(model)
+    fit_layout(space, model, [*groups, *eval_groups])
     items = with_reference(space, model, groups, reference_name)
     eval_items = with_reference(space, model, eval_groups, reference_name)
     loss = getattr(answers, LOSSES[config.algo])

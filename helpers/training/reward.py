@@ -20,6 +20,7 @@ from helpers.training.setup import (
     RunResult,
     Workspace,
     finished_result,
+    fit_layout,
     load_base,
     load_groups,
     lora_settings,
@@ -119,6 +120,7 @@ def train_reward_model(config: RewardConfig, answers: Any, *, stop_at_step: int 
     examples, groups = load_groups(space, "preference")
     _, eval_groups = load_groups(space, "preference", evaluation=True)
     reward_model = build_reward_model(space, answers)
+    fit_layout(space, reward_model.model, [*groups, *eval_groups])
     objective = RewardObjective(space, answers, reward_model, eval_groups)
     margins = margins_of(examples, space.config.margin_field)
     items = [TrainingItem(group, margin=margin) for group, margin in zip(groups, margins, strict=True)]

@@ -15,6 +15,7 @@ from helpers.errors import CourseError
 from helpers.files import find_data, write_text
 from helpers.models import loading
 from helpers.models.hardware import Hardware, probe
+from helpers.models.policy import layout_for
 from helpers.models.profiles import Profile, pick_profile
 from helpers.text.chat import Budget, ChatEncoder
 from helpers.text.datasets import Example, encode_groups, load_examples
@@ -160,6 +161,12 @@ def load_base(space: Workspace) -> torch.nn.Module:
         hardware=space.hardware,
         gradient_checkpointing=bool(config.gradient_checkpointing),
     )
+
+
+def fit_layout(space: Workspace, model: torch.nn.Module, groups: Sequence[Group]) -> None:
+    """Fall back to the padded layout, with a warning, where the model cannot take packed rows."""
+    layout = layout_for(model, groups, space.config.layout)
+    space.config = dataclasses.replace(space.config, layout=layout)
 
 
 def add_policy(space: Workspace, base: torch.nn.Module, *, dropout: float | None = None) -> tuple[Any, str | None]:

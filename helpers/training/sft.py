@@ -20,6 +20,7 @@ from helpers.training.setup import (
     Workspace,
     add_policy,
     finished_result,
+    fit_layout,
     load_base,
     load_groups,
     open_workspace,
@@ -94,6 +95,7 @@ def train_sft(config: SFTConfig, answers: Any, *, stop_at_step: int | None = Non
     _, groups = load_groups(space, "sft")
     eval_examples, eval_groups = load_groups(space, "sft", evaluation=True)
     model, _ = add_policy(space, load_base(space))
+    fit_layout(space, model, [*groups, *eval_groups])
     objective = SFTObjective(space, answers, eval_groups, SampleLogger(space, eval_examples))
 
     def save(path: Path) -> None:
