@@ -29,7 +29,7 @@ def usage() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit status (0 done, 1 failed checks, 2 a mistake in the input, 130 Ctrl-C)."""
+    """Run one command; return the exit status: 0 done, 1 failed checks, 2 bad input, 130 Ctrl-C."""
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help", "help"):
         print(usage())
@@ -51,18 +51,19 @@ def run(command: str, words: list[str]) -> int:
     """Find the command and run it."""
     if command not in SUMMARY:
         near = difflib.get_close_matches(command, SUMMARY, n=1)
-        raise CourseError(f"unknown command {command!r}{f'; did you mean {near[0]}?' if near else ''}\n\n{usage()}")
+        raise CourseError(
+            f"unknown command {command!r}{f'; did you mean {near[0]}?' if near else ''}\n\n{usage()}"
+        )
     from helpers.quiet import quiet_libraries
 
     quiet_libraries()
     from helpers.apps import commands  # torch and transformers load only when there is work for them
 
-
     return commands.COMMANDS[command](words)
 
 
-def parse(kind: type, words: list[str], command: str) -> Any:
-    """Read flags into a dataclass; a flag that does not exist or a value that does not fit is a CourseError."""
+def parse(kind: Any, words: list[str], command: str) -> Any:
+    """Read flags into a dataclass; an unknown flag or a value that does not fit is a CourseError."""
     from transformers import HfArgumentParser
 
     class Parser(HfArgumentParser):

@@ -51,18 +51,22 @@ def course(words: list[str]) -> int:
 
     config = parse(CourseConfig, words, "course")
     result = run_course(config, load_answers(config.answers or DEFAULT_ANSWERS, fallback=DEFAULT_ANSWERS))
-    verdicts = [figures["passed"] for figures in result["methods"].values()] + [result["reward_model"]["passed"]]
+    verdicts = [figures["passed"] for figures in result["methods"].values()] + [
+        result["reward_model"]["passed"]
+    ]
     return 1 if False in verdicts else 0
 
 
 def train(words: list[str]) -> int:
     """One training run."""
-    if not words or set(words) & {"-h", "--help"} and "--algo" not in " ".join(words):
-        print(f"usage: python -m helpers train --algo {'|'.join(ALGOS)} [flags]; add --help for that method's flags")
+    if not words or (set(words) & {"-h", "--help"} and "--algo" not in " ".join(words)):
+        print(f"usage: python -m helpers train --algo {'|'.join(ALGOS)} [flags]; --help after it lists them")
         return 0 if words else 2
     algo, rest = take_flag(words, "--algo")
     if algo is None:
-        raise CourseError(f"train needs --algo, one of {', '.join(ALGOS)}; then --help lists that method's flags")
+        raise CourseError(
+            f"train needs --algo, one of {', '.join(ALGOS)}; then --help lists that method's flags"
+        )
     trainer = trainer_of(algo)
     answers, rest = answers_from(rest)
     config = parse(trainer.settings, rest, f"train --algo {algo}")
@@ -224,7 +228,9 @@ class BenchConfig:
     """Print speed and memory figures, one JSON line each."""
 
     only: str = text("comma-separated: fused, dpo, course; default all", "")
-    real_data: str | None = text("directory of the real data; default: ../shared/real_data beside the project")
+    real_data: str | None = text(
+        "directory of the real data; default: ../shared/real_data beside the project"
+    )
     pairs: int = text("pairs of the DPO comparison", 16)
 
 

@@ -48,7 +48,11 @@ def evaluate_adapters(config: Any, answers: Any) -> str:
     profile = pick_profile(config.profile)
     name = config.model_name or profile.model_name
     encoder = ChatEncoder(loading.load_tokenizer(name))
-    budget = Budget(profile.max_prompt_tokens, profile.max_response_tokens, config.max_new_tokens or profile.max_new_tokens)
+    budget = Budget(
+        profile.max_prompt_tokens,
+        profile.max_response_tokens,
+        config.max_new_tokens or profile.max_new_tokens,
+    )
     source = find_data(config.dataset_name or profile.dataset_name)
     examples = load_examples(source, split=config.split, kind="prompts", limit=config.limit).examples
     places = named_adapters(config.adapters)
@@ -60,7 +64,14 @@ def evaluate_adapters(config: Any, answers: Any) -> str:
         references = others if label != "base" else None
         reports.append(
             evaluate_policy(
-                label, role, encoder, examples, answers, references=references, budget=budget, seed=config.seed
+                label,
+                role,
+                encoder,
+                examples,
+                answers,
+                references=references,
+                budget=budget,
+                seed=config.seed,
             )
         )
     table = compare_policies(reports, examples, pick_judge(examples), answers)
@@ -68,12 +79,19 @@ def evaluate_adapters(config: Any, answers: Any) -> str:
     lines = [table.render()]
     if config.reward_model:
         base = loading.load_base(name, profile)
-        reward_model = RewardModel.load(config.reward_model, base, answers.last_token_index, pad_id=encoder.pad_id)
-        pairs = load_examples(source, split=config.pairs_split, kind="preference", limit=config.limit).examples
+        reward_model = RewardModel.load(
+            config.reward_model, base, answers.last_token_index, pad_id=encoder.pad_id
+        )
+        pairs = load_examples(
+            source, split=config.pairs_split, kind="preference", limit=config.limit
+        ).examples
         report = evaluate_reward(reward_model, pairs, encoder, answers, budget=budget)
         figures["reward_model"] = report.to_dict()
         low, high = report.ci95
-        lines.append(f"reward model: pair accuracy {report.pair_accuracy:.3f} [{low:.3f}, {high:.3f}] on {report.pairs} pairs")
+        lines.append(
+            f"reward model: pair accuracy {report.pair_accuracy:.3f} [{low:.3f}, {high:.3f}]"
+            f" on {report.pairs} pairs"
+        )
     if config.output:
         write_json(config.output, json.loads(json.dumps(figures)))
         lines.append(f"figures: {config.output}")

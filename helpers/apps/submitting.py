@@ -11,8 +11,8 @@ from helpers.course.pipeline import load_adapters
 from helpers.course.submission import write_policy_submission, write_reward_submission, zip_submission
 from helpers.errors import CourseError
 from helpers.files import data_dir
-from helpers.judging.registry import make_judge
 from helpers.judging.measure import Role
+from helpers.judging.registry import make_judge
 from helpers.models import loading
 from helpers.models.profiles import pick_profile
 from helpers.models.reward_model import RewardModel
@@ -59,7 +59,12 @@ def submit_part(kind: str, config: Any, answers: Any) -> str:
         config.reward_model, base, answers.last_token_index, pad_id=encoder.pad_id, layout=profile.layout
     )
     written = write_reward_submission(
-        config.output_dir, public_file(public, PAIRS), reward_model, encoder, budget=budget, batch_size=config.batch_size
+        config.output_dir,
+        public_file(public, PAIRS),
+        reward_model,
+        encoder,
+        budget=budget,
+        batch_size=config.batch_size,
     )
     return written.render()
 

@@ -18,7 +18,9 @@ class Answers(types.SimpleNamespace):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise CourseError(f"the answers lack the function {name}: write it, or give a file that has it by --answers")
+        raise CourseError(
+            f"the answers lack the function {name}: write it, or give a file that has it by --answers"
+        )
 
 
 def load_answers(spec: str, fallback: str | None = None) -> Any:
@@ -53,7 +55,8 @@ def import_answers(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as problem:
         raise CourseError(
-            f"--answers {name} cannot be imported ({problem}): give your own file, such as --answers my_answers.py"
+            f"--answers {name} cannot be imported ({problem}): give your own file,"
+            " such as --answers my_answers.py"
         ) from None
 
 

@@ -63,7 +63,11 @@ def bench_course(answers: str) -> dict[str, Any]:
         command += ["--output_dir", f"{place}/run", "--answers", answers]
         started = time.perf_counter()
         process = subprocess.Popen(
-            command, cwd=Path(__file__).resolve().parents[2], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command,
+            cwd=Path(__file__).resolve().parents[2],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         peak: list[float] = []
         watcher = threading.Thread(target=watch_memory, args=(process.pid, peak), daemon=True)

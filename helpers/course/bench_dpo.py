@@ -157,17 +157,17 @@ def train_ours(setup: Setup, place: str) -> dict[str, float]:
     from helpers.training.fit import fit
     from helpers.training.preference import PreferenceObjective, with_reference
     from helpers.training.samples import SampleLogger
-    from helpers.training.setup import add_policy, disable_dropout, load_base
+    from helpers.training.setup import add_policy, disable_dropout
 
     space, groups = open_run(setup, place)
-    model, _ = add_policy(space, load_base(space), dropout=0.0)
-    disable_dropout(model)
+    policy = add_policy(space, dropout=0.0)
+    disable_dropout(policy.model)
     started = time.perf_counter()
-    items = with_reference(space, model, groups, None)
+    items = with_reference(space, policy, groups)
     reference_seconds = time.perf_counter() - started
     answers = load_answers(setup.answers)
     objective = PreferenceObjective(space, answers, answers.dpo_loss, [], SampleLogger(space, []))
-    result = fit(space, model, items, objective, save=lambda path: None, load=lambda path: None)
+    result = fit(space, policy.model, items, objective, save=lambda path: None, load=lambda path: None)
     losses = [float(row["loss"]) for row in space.run.read_metrics()[1] if row.get("loss")]
     return figures(groups, result.metrics["seconds"], reference_seconds, losses)
 

@@ -42,9 +42,13 @@ class CourseConfig:
 
     profile: str | None = field(default=None, metadata={"help": "tiny, smol, colab or qlora_7b"})
     output_dir: str = field(default="", metadata={"help": "default: runs/course_<profile>[_seed<seed>]"})
-    methods: str = field(default="", metadata={"help": f"comma-separated, of {','.join(METHODS)}; default all"})
+    methods: str = field(
+        default="", metadata={"help": f"comma-separated, of {','.join(METHODS)}; default all"}
+    )
     seed: int = field(default=0, metadata={"help": "seed of every run"})
-    dataset_name: str | None = field(default=None, metadata={"help": "data set directory; default: the profile's"})
+    dataset_name: str | None = field(
+        default=None, metadata={"help": "data set directory; default: the profile's"}
+    )
     model_name: str | None = field(default=None, metadata={"help": "base model; default: the profile's"})
     train_limit: int | None = field(default=None, metadata={"help": "training rows a run at most"})
     eval_limit: int | None = field(default=None, metadata={"help": "held-out prompts at most"})
@@ -125,7 +129,11 @@ def train_all(course: Course, methods: Sequence[str]) -> None:
     }
     for algo in ("sft", "reward_model", *methods):
         announce(f"training {algo}")
-        extra = {"reward_model": str(course.runs["reward_model"].final)} if algo not in ("sft", "reward_model") else {}
+        extra = (
+            {"reward_model": str(course.runs["reward_model"].final)}
+            if algo not in ("sft", "reward_model")
+            else {}
+        )
         course.runs[algo] = run_stage(algo, course.path / algo, course.answers, **shared, **extra)
         loading.release_memory()
 
@@ -139,7 +147,9 @@ def announce(what: str) -> None:
 def load_policies(course: Course, names: Sequence[str]) -> Any:
     """One base in memory with an adapter for each trained policy."""
     profile = course.profile
-    base = loading.load_base(course.config.model_name or profile.model_name, quantization=profile.quantization)
+    base = loading.load_base(
+        course.config.model_name or profile.model_name, quantization=profile.quantization
+    )
     return load_adapters(base, {name: course.runs[name].final / "adapter" for name in names})
 
 
@@ -155,7 +165,9 @@ def evaluate_all(
 ) -> tuple[list[Example], EvaluationTable, dict[str, PolicyReport]]:
     """Greedy answers of base, SFT and every method to the held-out prompts, judged against each other."""
     split = "test_gen"
-    examples = load_examples(course.data, split=split, kind="prompts", limit=course.config.eval_limit).examples
+    examples = load_examples(
+        course.data, split=split, kind="prompts", limit=course.config.eval_limit
+    ).examples
     model = load_policies(course, ["sft", *methods])
     references = {"base": Role(model, None), "sft": Role(model, "sft")}
     reports: dict[str, PolicyReport] = {}
@@ -189,14 +201,18 @@ def evaluate_reward_model(course: Course) -> RewardReport:
     """Pair accuracy on held-out pairs."""
     announce("evaluating the reward model on test_prefs")
     model = load_reward_model(course)
-    pairs = load_examples(course.data, split="test_prefs", kind="preference", limit=course.config.eval_limit).examples
+    pairs = load_examples(
+        course.data, split="test_prefs", kind="preference", limit=course.config.eval_limit
+    ).examples
     return evaluate_reward(model, pairs, course.encoder, course.answers, budget=course.budget)
 
 
 def load_reward_model(course: Course) -> RewardModel:
     """The reward model of this course, on a base of its own."""
     profile = course.profile
-    base = loading.load_base(course.config.model_name or profile.model_name, quantization=profile.quantization)
+    base = loading.load_base(
+        course.config.model_name or profile.model_name, quantization=profile.quantization
+    )
     return RewardModel.load(
         course.runs["reward_model"].final,
         base,
@@ -208,7 +224,7 @@ def load_reward_model(course: Course) -> RewardModel:
 
 # ---------------------------------------------------------------------- submission
 def submit_and_grade(course: Course, methods: Sequence[str]) -> dict[str, Any] | None:
-    """Write the submission for the public evaluation set, zip it and grade it; None where there is no such set."""
+    """Write, zip and grade the submission; None where the data set has no public evaluation set."""
     public = course.data / "public_eval"
     if not public.is_dir():
         return None
@@ -239,7 +255,11 @@ def submit_and_grade(course: Course, methods: Sequence[str]) -> dict[str, Any] |
 
 # ---------------------------------------------------------------------- results
 def summarise(
-    course: Course, table: EvaluationTable, reward: RewardReport, graded: dict[str, Any] | None, seconds: float
+    course: Course,
+    table: EvaluationTable,
+    reward: RewardReport,
+    graded: dict[str, Any] | None,
+    seconds: float,
 ) -> dict[str, Any]:
     """What course.json holds."""
     methods = {}

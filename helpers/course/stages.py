@@ -18,7 +18,8 @@ from helpers.training.sft import train_sft
 
 METHODS = (*LOSSES, *ALGORITHMS)
 ALGOS = ("sft", "reward_model", *METHODS)
-THRESHOLDS = {  # the benchmark's: win rate against the frozen base by greedy answers; SFT's is the course's own
+# The benchmark's, of the win rate against the frozen base by greedy answers; SFT's is the course's own.
+THRESHOLDS = {
     "sft": 0.70,
     "dpo": 0.65,
     "ipo": 0.60,

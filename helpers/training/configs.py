@@ -29,7 +29,9 @@ class RunSettings:
     eval_split: str | None = _flag(None, "split or file stem to evaluate on during training")
     train_limit: int | None = _flag(None, "use at most this many training rows")
     eval_limit: int | None = _flag(None, "use at most this many evaluation rows")
-    init_adapter: str | None = _flag(None, "start from this adapter, for instance the SFT run's final/adapter")
+    init_adapter: str | None = _flag(
+        None, "start from this adapter, for instance the SFT run's final/adapter"
+    )
     quantization: str | None = _flag(None, "nf4 or none; default: the profile's")
     backend: str = _flag("transformers", "transformers, or unsloth on a CUDA GPU")
     layout: str | None = _flag(None, "packed or padded; default: the profile's")
@@ -37,7 +39,9 @@ class RunSettings:
     max_response_tokens: int = _flag(512, "longer responses lose their end")
     lora_r: int | None = _flag(None, "rank of the adapter")
     lora_alpha: int | None = _flag(None, "scale of the adapter: alpha / r")
-    lora_dropout: float | None = _flag(None, "dropout inside the adapter; always 0 in preference and online training")
+    lora_dropout: float | None = _flag(
+        None, "dropout inside the adapter; always 0 in preference and online training"
+    )
     learning_rate: float | None = _flag(None, "peak learning rate")
     lr_scheduler_type: str | None = _flag(None, "linear, cosine, constant, constant_with_warmup, …")
     warmup_ratio: float | None = _flag(None, "share of the steps spent warming up")
@@ -64,7 +68,9 @@ class EpochSettings(RunSettings):
     """Runs over a fixed data set."""
 
     num_train_epochs: float | None = _flag(None, "passes over the data")
-    per_device_train_batch_size: int | None = _flag(None, "groups a micro-batch (memory only: N×1 trains like 1×N)")
+    per_device_train_batch_size: int | None = _flag(
+        None, "groups a micro-batch (memory only: N×1 trains like 1×N)"
+    )
 
 
 @dataclass
@@ -80,9 +86,12 @@ class RewardConfig(EpochSettings):
 
     full_finetune: bool | None = _flag(None, "train all weights instead of an adapter (small models only)")
     center_rewards_coefficient: float | None = _flag(
-        None, "weight of the mean squared reward sum of a pair, which keeps rewards near zero (arXiv 2312.09244)"
+        None,
+        "weight of the mean squared reward sum of a pair, which keeps rewards near zero (arXiv 2312.09244)",
     )
-    margin_field: str | None = _flag(None, "row field used as Bradley-Terry margin, such as avg_preference_strength")
+    margin_field: str | None = _flag(
+        None, "row field used as Bradley-Terry margin, such as avg_preference_strength"
+    )
 
 
 @dataclass
@@ -138,7 +147,6 @@ FALLBACKS: dict[str, Any] = {
 }
 # The university project's online command; it differs from the offline one in these.
 ONLINE_FALLBACKS: dict[str, Any] = {
-    "max_steps": -1,
     **FALLBACKS,
     "max_steps": 25,
     "learning_rate": 1e-5,
@@ -212,8 +220,24 @@ AT_LEAST_ONE = (
     "num_epochs",
     "minibatch_size",
 )
-POSITIVE = ("learning_rate", "temperature", "beta", "max_grad_norm", "clip_eps", "lora_alpha", "num_train_epochs")
-NOT_NEGATIVE = ("kl_coef", "eval_steps", "save_steps", "weight_decay", "lora_dropout", "warmup_ratio", "min_new_tokens")
+POSITIVE = (
+    "learning_rate",
+    "temperature",
+    "beta",
+    "max_grad_norm",
+    "clip_eps",
+    "lora_alpha",
+    "num_train_epochs",
+)
+NOT_NEGATIVE = (
+    "kl_coef",
+    "eval_steps",
+    "save_steps",
+    "weight_decay",
+    "lora_dropout",
+    "warmup_ratio",
+    "min_new_tokens",
+)
 
 
 def check_values(config: RunSettings) -> None:
@@ -237,8 +261,8 @@ def check_online(config: OnlineConfig) -> None:
     """Raise CourseError where the numbers of an online run do not fit together."""
     if config.minibatch_size % config.group_size:
         raise CourseError(
-            f"--minibatch_size {config.minibatch_size} must be a multiple of --group_size {config.group_size}:"
-            " a group shares its prompt and stays together"
+            f"--minibatch_size {config.minibatch_size} must be a multiple of --group_size"
+            f" {config.group_size}: a group shares its prompt and stays together"
         )
     if config.group_size < 2 and config.algo != "ppo":
         raise CourseError(f"--group_size must be at least 2 for {config.algo}: siblings are the baseline")

@@ -17,11 +17,10 @@ from typing import Any
 
 import torch
 from tqdm.auto import tqdm
-from transformers import Trainer, TrainingArguments, get_scheduler
+from transformers import get_scheduler
 
 from helpers.errors import CourseError
 from helpers.files import read_json, write_json
-from helpers.models import loading
 from helpers.models.hardware import compute_dtype
 from helpers.models.policy import response_logprobs
 from helpers.models.reward_model import RewardModel
@@ -41,6 +40,7 @@ from helpers.training.rollouts import (
 )
 from helpers.training.samples import SampleLogger
 from helpers.training.setup import (
+    Policy,
     RunResult,
     Workspace,
     add_policy,
@@ -48,10 +48,10 @@ from helpers.training.setup import (
     encode_prompts,
     finished_result,
     fit_layout,
-    load_base,
     load_groups,
     open_workspace,
 )
+from helpers.training.updates import RatioWatch, build_optimizer
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,9 @@ class Algorithm:
     loss: Callable[[Any, torch.Tensor, MicroBatch, OnlineConfig], torch.Tensor]
 
 
-def grpo_step_loss(answers: Any, logprobs: torch.Tensor, micro: MicroBatch, config: OnlineConfig) -> torch.Tensor:
+def grpo_step_loss(
+    answers: Any, logprobs: torch.Tensor, micro: MicroBatch, config: OnlineConfig
+) -> torch.Tensor:
     """GRPO's loss of one micro-batch, by the answer `grpo_loss`."""
     return answers.grpo_loss(
         logprobs,
@@ -94,21 +96,21 @@ class OnlineTrainer:
 
     Args:
         scorer: rewards of responses, such as a `RewardModel` on the same base.
-        reference_adapter: the frozen adapter that is the reference; None means the base, adapter off.
+        policy: the trainable adapter on its base, and which frozen adapter is the reference.
     """
 
     def __init__(
         self,
         space: Workspace,
         answers: Any,
-        model: torch.nn.Module,
+        policy: Policy,
         scorer: Scorer,
         prompts: Sequence[list[int]],
         samples: SampleLogger,
-        reference_adapter: str | None = None,
     ) -> None:
-        self.space, self.answers, self.model, self.scorer = space, answers, model, scorer
-        self.prompts, self.samples, self.reference_adapter = list(prompts), samples, reference_adapter
+        self.space, self.answers, self.policy, self.scorer = space, answers, policy, scorer
+        self.model = model = policy.model
+        self.prompts, self.samples = list(prompts), samples
         self.config: OnlineConfig = space.config
         self.algorithm = ALGORITHMS[self.config.algo]
         self.step, self.skipped = 0, 0
@@ -175,7 +177,7 @@ class OnlineTrainer:
         advantages = advantages.masked_fill(abstained, 0.0)
         rollout = Rollout(groups, completions, rewards, advantages)
         with self.autocast:
-            lay_out(self.model, rollout, c, self.space.pad_id, self.reference_adapter, self.step)
+            lay_out(self.model, rollout, c, self.space.pad_id, self.policy.reference, self.step)
         rollout.metrics = measure(rollout, abstained, c.group_size, self.answers)
         return rollout
 
@@ -252,7 +254,7 @@ class OnlineTrainer:
     def save(self) -> None:
         """Write checkpoints/step_000025: adapter, optimiser, scheduler, scaler and counters."""
         with self.space.run.save_checkpoint(self.step) as draft:
-            loading.save_adapter(self.model, "policy", draft / "adapter")
+            self.policy.save(draft)
             torch.save(self.optimizer.state_dict(), draft / "optimizer.pt")
             torch.save(self.scheduler.state_dict(), draft / "scheduler.pt")
             torch.save(self.scaler.state_dict(), draft / "scaler.pt")
@@ -262,70 +264,28 @@ class OnlineTrainer:
     def restore(self, checkpoint: Path) -> None:
         """Continue from a checkpoint."""
         state = read_json(checkpoint / "state.json")
-        loading.restore_adapter(self.model, "policy", checkpoint / "adapter")
-        for part, name in ((self.optimizer, "optimizer"), (self.scheduler, "scheduler"), (self.scaler, "scaler")):
+        self.policy.restore(checkpoint)
+        for part, name in (
+            (self.optimizer, "optimizer"),
+            (self.scheduler, "scheduler"),
+            (self.scaler, "scaler"),
+        ):
             part.load_state_dict(torch.load(checkpoint / f"{name}.pt", weights_only=True))
         self.step, self.skipped = state["step"], state["skipped"]
-
-
-class RatioWatch:
-    """Clip fraction, extremes of the ratio, and how far the first ratio of the step was from 1.
-
-    A token is clipped where the clipped term is the one that counts: the ratio is above the range while the
-    advantage is positive, or below it while the advantage is negative.
-    """
-
-    def __init__(self, config: OnlineConfig) -> None:
-        self.low = math.log1p(-min(config.clip_eps, 1 - 1e-9))
-        self.high = math.log1p(config.clip_eps if config.clip_eps_high is None else config.clip_eps_high)
-        self.clipped = self.tokens = 0
-        self.least = self.most = 0.0
-        self.first: float | None = None
-
-    def see(self, logprobs: torch.Tensor, micro: MicroBatch) -> None:
-        """Take in one micro-batch."""
-        mask = micro.batch.mask
-        log_ratio = (logprobs - micro.old_logprobs)[mask]
-        advantage = micro.advantages[:, None].expand_as(mask)[mask]
-        outside = ((log_ratio > self.high) & (advantage > 0)) | ((log_ratio < self.low) & (advantage < 0))
-        self.clipped += int(outside.sum())
-        self.tokens += log_ratio.numel()
-        if self.first is None:
-            self.first = log_ratio.abs().max().item()
-        self.least = min(self.least, log_ratio.min().item())
-        self.most = max(self.most, log_ratio.max().item())
-
-    def metrics(self) -> dict[str, float]:
-        """Numbers of the step."""
-        return {
-            "clip_fraction": self.clipped / max(self.tokens, 1),
-            "ratio_min": math.exp(max(self.least, -80.0)),
-            "ratio_max": math.exp(min(self.most, 80.0)),
-            "first_ratio_error": math.expm1(min(self.first or 0.0, 80.0)),
-        }
-
-
-def build_optimizer(space: Workspace, model: torch.nn.Module) -> torch.optim.Optimizer:
-    """AdamW as the profile names it (torch's, or bitsandbytes' paged 8-bit one), by the Trainer's own table."""
-    arguments = TrainingArguments(
-        output_dir=str(space.run.path),
-        optim=space.profile.optim,
-        learning_rate=space.config.learning_rate,
-        weight_decay=space.config.weight_decay,
-        use_cpu=not torch.cuda.is_available(),
-        report_to="none",
-    )
-    cls, options = Trainer.get_optimizer_cls_and_kwargs(arguments)
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    return cls([{"params": parameters, "weight_decay": space.config.weight_decay}], **options)
 
 
 def attach_reward_model(space: Workspace, model: Any, answers: Any) -> RewardModel:
     """Load the reward model as a further adapter and head on the policy's base."""
     if not space.config.reward_model:
-        raise CourseError("online training needs --reward_model DIR: the final/ directory of a reward-model run")
+        raise CourseError(
+            "online training needs --reward_model DIR: the final/ directory of a reward-model run"
+        )
     return RewardModel.load(
-        space.config.reward_model, model, answers.last_token_index, pad_id=space.pad_id, layout=space.config.layout
+        space.config.reward_model,
+        model,
+        answers.last_token_index,
+        pad_id=space.pad_id,
+        layout=space.config.layout,
     )
 
 
@@ -346,19 +306,17 @@ def train_online(
         return done
     examples, _ = load_groups(space, "prompts")
     eval_examples, _ = load_groups(space, "prompts", evaluation=True)
-    model, reference_adapter = add_policy(space, load_base(space), dropout=0.0)
-    disable_dropout(model)
-    fit_layout(space, model, [])
-    scorer = scorer or attach_reward_model(space, model, answers)
+    policy = add_policy(space, dropout=0.0)
+    disable_dropout(policy.model)
+    fit_layout(space, policy.model, [])
+    scorer = scorer or attach_reward_model(space, policy.model, answers)
 
     def score(prompts: list[list[int]], responses: list[list[int]]) -> list[float]:
         pairs = [Group(p, [r]) for p, r in zip(prompts, responses, strict=True)]
         return [group[0] for group in scorer.score_groups(pairs)]
 
     samples = SampleLogger(space, eval_examples, score)
-    trainer = OnlineTrainer(
-        space, answers, model, scorer, encode_prompts(space, examples), samples, reference_adapter
-    )
+    trainer = OnlineTrainer(space, answers, policy, scorer, encode_prompts(space, examples), samples)
     return run_online(trainer, stop_at_step)
 
 
@@ -381,6 +339,6 @@ def run_online(trainer: OnlineTrainer, stop_at_step: int | None) -> RunResult:
         "skipped_steps": trainer.skipped,
         "seconds": round(time.perf_counter() - started, 1),
     }
-    write_final(run.final_path, lambda path: loading.save_adapter(trainer.model, "policy", path / "adapter"))
+    write_final(run.final_path, trainer.policy.save)
     run.mark_finished(metrics)
     return RunResult(run.path, run.final_path, metrics)

@@ -8,26 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from helpers.errors import CourseError
-from helpers.models import loading
 from helpers.models.policy import reference_logprobs, response_logprobs
 from helpers.text.groups import Group, make_batch
 from helpers.training.configs import PreferenceConfig
 from helpers.training.fit import fit
 from helpers.training.samples import SampleLogger
 from helpers.training.setup import (
+    Policy,
     RunResult,
     Workspace,
     add_policy,
     disable_dropout,
     finished_result,
     fit_layout,
-    load_base,
     load_groups,
     open_workspace,
 )
@@ -51,7 +49,9 @@ class PreferenceObjective:
         """Number of pairs."""
         return float(len(items))
 
-    def loss(self, model: torch.nn.Module, items: Sequence[TrainingItem]) -> tuple[torch.Tensor, dict[str, float]]:
+    def loss(
+        self, model: torch.nn.Module, items: Sequence[TrainingItem]
+    ) -> tuple[torch.Tensor, dict[str, float]]:
         """Mean loss over the pairs, with implicit rewards beta * (log pi - log ref) in the metrics."""
         policy, reference = self.pair_logprobs(model, items)
         beta = self.space.config.beta
@@ -90,17 +90,15 @@ class PreferenceObjective:
         return {name: value / len(self.eval_items) for name, value in sums.items()}
 
 
-def with_reference(
-    space: Workspace, model: torch.nn.Module, groups: Sequence[Group], adapter: str | None
-) -> list[TrainingItem]:
+def with_reference(space: Workspace, policy: Policy, groups: Sequence[Group]) -> list[TrainingItem]:
     """Pairs with their summed reference log-probs, from the cache where it has them."""
     config = space.config
     per_token = reference_logprobs(
-        model,
+        policy.model,
         groups,
         pad_id=space.pad_id,
         layout=config.layout,
-        adapter=adapter,
+        adapter=policy.reference,
         cache_dir=config.reference_cache or space.run.path / "reference",
         key=space.encoder.fingerprint,
     )
@@ -110,9 +108,7 @@ def with_reference(
     ]
 
 
-def train_preference(
-    config: PreferenceConfig, answers: Any, *, stop_at_step: int | None = None
-) -> RunResult:
+def train_preference(config: PreferenceConfig, answers: Any, *, stop_at_step: int | None = None) -> RunResult:
     """Train a policy adapter on preference pairs; the result is `final/adapter`.
 
     Args:
@@ -125,19 +121,20 @@ def train_preference(
         return done
     _, groups = load_groups(space, "preference")
     eval_examples, eval_groups = load_groups(space, "preference", evaluation=True)
-    model, reference_name = add_policy(space, load_base(space), dropout=0.0)
-    disable_dropout(model)
-    fit_layout(space, model, [*groups, *eval_groups])
-    items = with_reference(space, model, groups, reference_name)
-    eval_items = with_reference(space, model, eval_groups, reference_name)
+    policy = add_policy(space, dropout=0.0)
+    disable_dropout(policy.model)
+    fit_layout(space, policy.model, [*groups, *eval_groups])
+    items = with_reference(space, policy, groups)
+    eval_items = with_reference(space, policy, eval_groups)
     loss = getattr(answers, LOSSES[config.algo])
     samples = SampleLogger(space, eval_examples)
     objective = PreferenceObjective(space, answers, loss, eval_items, samples)
-
-    def save(path: Path) -> None:
-        loading.save_adapter(model, "policy", path / "adapter")
-
-    def load(path: Path) -> None:
-        loading.restore_adapter(model, "policy", path / "adapter")
-
-    return fit(space, model, items, objective, save=save, load=load, stop_at_step=stop_at_step)
+    return fit(
+        space,
+        policy.model,
+        items,
+        objective,
+        save=policy.save,
+        load=policy.restore,
+        stop_at_step=stop_at_step,
+    )

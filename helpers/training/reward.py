@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from helpers.errors import CourseError
 from helpers.files import write_json
 from helpers.models import loading
 from helpers.models.reward_model import RewardModel
@@ -42,7 +43,9 @@ class RewardObjective:
         """Number of pairs."""
         return float(len(items))
 
-    def loss(self, model: torch.nn.Module, items: Sequence[TrainingItem]) -> tuple[torch.Tensor, dict[str, float]]:
+    def loss(
+        self, model: torch.nn.Module, items: Sequence[TrainingItem]
+    ) -> tuple[torch.Tensor, dict[str, float]]:
         """Mean loss over the pairs of `items`."""
         chosen, rejected = self.rewards([item.group for item in items])
         margins = [item.margin for item in items]
@@ -99,6 +102,8 @@ def margins_of(examples: Sequence[Example], field: str | None) -> list[float | N
 def build_reward_model(space: Workspace, answers: Any) -> RewardModel:
     """A fresh reward model on the base: an adapter "reward", or all weights with `full_finetune`."""
     config = space.config
+    if config.backend != "transformers":
+        raise CourseError("--backend unsloth trains policies; a reward model is trained with transformers")
     base = load_base(space)
     options = {"seed": config.seed, "pad_id": space.pad_id, "layout": config.layout}
     if config.full_finetune:

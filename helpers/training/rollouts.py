@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import torch
 
-from helpers.models.policy import response_logprobs
 from helpers.models.adapters import reference
+from helpers.models.policy import response_logprobs
 from helpers.models.sampling import Completion, Sampling, generate
 from helpers.text.groups import Group, TokenBatch, make_batch
 from helpers.training.configs import OnlineConfig
@@ -139,7 +139,9 @@ def lay_out(
     ready = []
     for picked in micros:
         batch = make_batch([rollout.groups[i] for i in picked], pad_id, config.layout).to(device)
-        old = response_logprobs(model, batch, temperature=config.temperature, with_entropy=True, entropy_grad=False)
+        old = response_logprobs(
+            model, batch, temperature=config.temperature, with_entropy=True, entropy_grad=False
+        )
         with reference(model, reference_adapter):
             ref = response_logprobs(model, batch, temperature=config.temperature)
         part = advantages[picked].reshape(-1).to(device)

@@ -13,7 +13,7 @@ import torch
 
 from helpers.errors import CourseError
 from helpers.files import find_data, write_text
-from helpers.models import loading
+from helpers.models import loading, unsloth_backend
 from helpers.models.hardware import Hardware, probe
 from helpers.models.policy import layout_for
 from helpers.models.profiles import Profile, pick_profile
@@ -24,7 +24,10 @@ from helpers.training.configs import Config, RunSettings, resolve
 from helpers.training.run_dir import RunDir
 
 SPLITS = {
-    "sft": (("sft_train", "train_sft", "train", "train_prefs"), ("sft_val", "val", "dev_prefs", "test_prefs")),
+    "sft": (
+        ("sft_train", "train_sft", "train", "train_prefs"),
+        ("sft_val", "val", "dev_prefs", "test_prefs"),
+    ),
     "preference": (("train_prefs", "train"), ("dev_prefs", "test_prefs", "test")),
     "prompts": (("train_gen", "train_prefs", "train"), ("dev_gen", "test_gen", "dev_prefs", "test_prefs")),
 }
@@ -121,7 +124,9 @@ def load_groups(
     """
     config = space.config
     source = find_data(config.dataset_name)
-    split = pick_split(source, kind, config.eval_split if evaluation else config.train_split, evaluation=evaluation)
+    split = pick_split(
+        source, kind, config.eval_split if evaluation else config.train_split, evaluation=evaluation
+    )
     if evaluation and split is None:
         return [], []
     limit = config.eval_limit if evaluation else config.train_limit
@@ -152,7 +157,7 @@ def lora_settings(config: RunSettings, *, dropout: float | None = None) -> loadi
     return loading.LoraSettings(r=config.lora_r, alpha=config.lora_alpha, dropout=rate)
 
 
-def load_base(space: Workspace) -> torch.nn.Module:
+def load_base(space: Workspace) -> Any:
     """The frozen base model, quantised and placed as the profile says."""
     config = space.config
     return loading.load_base(
@@ -169,21 +174,58 @@ def fit_layout(space: Workspace, model: torch.nn.Module, groups: Sequence[Group]
     space.config = dataclasses.replace(space.config, layout=layout)
 
 
-def add_policy(space: Workspace, base: torch.nn.Module, *, dropout: float | None = None) -> tuple[Any, str | None]:
-    """Put the trainable adapter "policy" on the base; return the model and the reference adapter's name.
+@dataclass
+class Policy:
+    """The trainable adapter on its base, and the frozen adapter that is its reference.
 
-    Without `init_adapter` the reference is the base itself (None: adapter off). With it the policy starts
-    as a copy of that adapter, and the reference is a second, frozen copy: the model the run started from,
-    not the base.
+    `reference` None means the base itself, adapter off: right only for an adapter that started fresh.
+    """
+
+    model: Any
+    adapter: str = "policy"
+    reference: str | None = None
+
+    def save(self, path: Path) -> None:
+        """Write `path`/adapter."""
+        loading.save_adapter(self.model, self.adapter, path / "adapter")
+
+    def restore(self, path: Path) -> None:
+        """Read `path`/adapter into the same parameters."""
+        loading.restore_adapter(self.model, self.adapter, path / "adapter")
+
+
+def add_policy(space: Workspace, *, dropout: float | None = None) -> Policy:
+    """Load the base with the adapter that is trained.
+
+    With `init_adapter` the policy starts as a copy of that adapter, and the reference is a second, frozen
+    copy: the model the run started from, not the base.
     """
     config = space.config
     settings = lora_settings(config, dropout=dropout)
+    if config.backend == "unsloth":
+        return load_with_unsloth(space, settings)
+    if config.backend != "transformers":
+        raise CourseError(f"--backend is transformers or unsloth, not {config.backend}")
+    base = load_base(space)
     if not config.init_adapter:
-        return loading.add_adapter(base, "policy", settings, seed=config.seed), None
+        return Policy(loading.add_adapter(base, "policy", settings, seed=config.seed))
     model = loading.load_adapter(base, config.init_adapter, "policy", trainable=True)
     model = loading.load_adapter(model, config.init_adapter, "reference", trainable=False)
-    model.set_adapter("policy")
-    return model, "reference"
+    return Policy(model, reference="reference")
+
+
+def load_with_unsloth(space: Workspace, settings: loading.LoraSettings) -> Policy:
+    """The same through unsloth's FastLanguageModel, which names its adapter "default"."""
+    config = space.config
+    if config.init_adapter:
+        raise CourseError("--backend unsloth starts from a fresh adapter: leave --init_adapter out")
+    changes = {
+        name: getattr(config, name) for name in ("model_name", "quantization", "gradient_checkpointing")
+    }
+    profile = dataclasses.replace(space.profile, **changes)
+    model, _ = unsloth_backend.load(profile, settings, seed=config.seed, hardware=space.hardware)
+    space.config = dataclasses.replace(config, layout=unsloth_backend.LAYOUT)
+    return Policy(model, adapter="default")
 
 
 def disable_dropout(model: torch.nn.Module) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from helpers.models import loading
 from helpers.models.policy import response_logprobs
 from helpers.text.groups import Group, make_batch, pad_groups
 from helpers.training.configs import SFTConfig
@@ -21,7 +19,6 @@ from helpers.training.setup import (
     add_policy,
     finished_result,
     fit_layout,
-    load_base,
     load_groups,
     open_workspace,
 )
@@ -45,7 +42,9 @@ class SFTObjective:
         """Number of response tokens."""
         return float(sum(len(response) for item in items for response in item.group.responses))
 
-    def loss(self, model: torch.nn.Module, items: Sequence[TrainingItem]) -> tuple[torch.Tensor, dict[str, float]]:
+    def loss(
+        self, model: torch.nn.Module, items: Sequence[TrainingItem]
+    ) -> tuple[torch.Tensor, dict[str, float]]:
         """Mean NLL over the response tokens of `items`."""
         groups = [item.group for item in items]
         if not self.space.config.fused:
@@ -68,7 +67,9 @@ class SFTObjective:
         self.samples.write(model, step)
         logprobs = []
         for start in range(0, len(self.eval_groups), 16):
-            batch = make_batch(self.eval_groups[start : start + 16], self.space.pad_id, self.space.config.layout)
+            batch = make_batch(
+                self.eval_groups[start : start + 16], self.space.pad_id, self.space.config.layout
+            )
             scores = response_logprobs(model, batch.to(device_of(model)))
             logprobs.append(scores.logprobs[scores.mask])
         if not logprobs:
@@ -94,15 +95,16 @@ def train_sft(config: SFTConfig, answers: Any, *, stop_at_step: int | None = Non
         return done
     _, groups = load_groups(space, "sft")
     eval_examples, eval_groups = load_groups(space, "sft", evaluation=True)
-    model, _ = add_policy(space, load_base(space))
-    fit_layout(space, model, [*groups, *eval_groups])
+    policy = add_policy(space)
+    fit_layout(space, policy.model, [*groups, *eval_groups])
     objective = SFTObjective(space, answers, eval_groups, SampleLogger(space, eval_examples))
-
-    def save(path: Path) -> None:
-        loading.save_adapter(model, "policy", path / "adapter")
-
-    def load(path: Path) -> None:
-        loading.restore_adapter(model, "policy", path / "adapter")
-
     items = [TrainingItem(group) for group in groups]
-    return fit(space, model, items, objective, save=save, load=load, stop_at_step=stop_at_step)
+    return fit(
+        space,
+        policy.model,
+        items,
+        objective,
+        save=policy.save,
+        load=policy.restore,
+        stop_at_step=stop_at_step,
+    )

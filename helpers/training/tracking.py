@@ -34,7 +34,9 @@ class Tracker:
         has_key = bool(os.environ.get("WANDB_API_KEY"))
         mode = os.environ.get("WANDB_MODE") or ("online" if has_key else "offline")
         name = directory.path.name
-        run = wandb.init(project="alignment-course", name=name, dir=str(directory.path), mode=mode, resume="allow")
+        run = wandb.init(
+            project="alignment-course", name=name, dir=str(directory.path), mode=mode, resume="allow"
+        )
         directory.follow(lambda step, metrics: run.log(metrics, step=step))
         return cls(wandb, run)
 
@@ -55,4 +57,3 @@ def markdown(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
         lines = [f"**{name}**: {row[name]}" for name in columns]
         parts.append("\n\n".join(lines))
     return "\n\n---\n\n".join(parts)
-

@@ -49,7 +49,9 @@ class Objective(Protocol):
     def weight(self, items: Sequence[TrainingItem]) -> float:
         """Number of units in `items`."""
 
-    def loss(self, model: torch.nn.Module, items: Sequence[TrainingItem]) -> tuple[torch.Tensor, dict[str, float]]:
+    def loss(
+        self, model: torch.nn.Module, items: Sequence[TrainingItem]
+    ) -> tuple[torch.Tensor, dict[str, float]]:
         """Mean loss over the units of `items`, and metrics as means over the same units."""
 
     def evaluate(self, model: torch.nn.Module, step: int) -> dict[str, float]:
@@ -90,7 +92,8 @@ class GroupTrainer(Trainer):
         optim: str = "adamw_torch",
         stop_at_step: int | None = None,
     ) -> None:
-        self.objective, self.config, self.run = objective, config, run
+        self.objective: Objective = objective
+        self.config, self.run = config, run
         self._save_weights, self._load_weights = save, load
         self._sums: dict[str, float] = defaultdict(float)
         self._units, self._tokens, self._tick = 0.0, 0, time.perf_counter()
@@ -100,7 +103,7 @@ class GroupTrainer(Trainer):
             args=training_arguments(config, run, precision, optim),
             train_dataset=Items(items),
             eval_dataset=Items(()),  # the objective holds its own; the Trainer only wants to see one
-            data_collator=list,
+            data_collator=list,  # type: ignore[arg-type]  # a batch is a list of items, not a dict
         )
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
@@ -109,7 +112,7 @@ class GroupTrainer(Trainer):
             self.add_callback(StopAt(stop_at_step))
 
     # ------------------------------------------------------------------ one step
-    def training_step(
+    def training_step(  # type: ignore[override]  # same reason
         self, model: torch.nn.Module, inputs: list[TrainingItem], num_items_in_batch: Any = None
     ) -> torch.Tensor:
         """Back-propagate the mean loss of the whole optimiser batch, micro-batch by micro-batch."""
@@ -164,7 +167,9 @@ class GroupTrainer(Trainer):
         """Evaluate the objective on its held-out data; names start with eval_."""
         pause = time.perf_counter()
         self.model.eval()
-        metrics = {f"eval_{k}": v for k, v in self.objective.evaluate(self.model, self.state.global_step).items()}
+        metrics = {
+            f"eval_{k}": v for k, v in self.objective.evaluate(self.model, self.state.global_step).items()
+        }
         self.model.train()
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -239,7 +244,9 @@ class ProgressBar(TrainerCallback):
         """Move the bar."""
         self.bar.update(state.global_step - self.bar.n)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any
+    ) -> None:
         """Show the newest numbers."""
         if self.bar is not None:
             self.latest |= {k: f"{v:.4g}" for k, v in (logs or {}).items() if k in self.SHOWN}

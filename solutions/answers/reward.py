@@ -22,7 +22,8 @@ def bradley_terry_loss(
 ) -> torch.Tensor:
     """Negative log-likelihood of the observed preferences (Bradley and Terry, 1952).
 
-    L = mean of -log sigmoid(r_chosen - r_rejected - margin); the margin is Llama 2's (arXiv 2307.09288, eq. 2).
+    L = mean of -log sigmoid(r_chosen - r_rejected - margin); the margin is Llama 2's
+    (arXiv 2307.09288, eq. 2).
 
     Args:
         chosen_rewards, rejected_rewards: (B,).

@@ -14,7 +14,20 @@ CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-WORDS = ["red", "blue", "a cat", "the dog", "hello", "good day", "one two", "yes", "no thanks", "fine", "rain", "sun"]
+WORDS = [
+    "red",
+    "blue",
+    "a cat",
+    "the dog",
+    "hello",
+    "good day",
+    "one two",
+    "yes",
+    "no thanks",
+    "fine",
+    "rain",
+    "sun",
+]
 
 
 def save_tokenizer(path: Path) -> None:
@@ -27,7 +40,10 @@ def save_tokenizer(path: Path) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|pad|>", additional_special_tokens=["<|im_start|>"]
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|pad|>",
+        additional_special_tokens=["<|im_start|>"],
     )
     fast.chat_template = CHATML
     fast.save_pretrained(path)

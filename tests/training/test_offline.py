@@ -27,7 +27,8 @@ IDS = ["sft", "reward_model", "dpo"]
 def test_four_micro_batches_of_one_equal_one_of_four(kind: type, train: Any, settings: Any) -> None:
     one = train(settings(kind, "one", per_device_train_batch_size=4, max_steps=3), answers)
     four = train(
-        settings(kind, "four", per_device_train_batch_size=1, gradient_accumulation_steps=4, max_steps=3), answers
+        settings(kind, "four", per_device_train_batch_size=1, gradient_accumulation_steps=4, max_steps=3),
+        answers,
     )
     assert_equal_weights(adapter_weights(one.final), adapter_weights(four.final), atol=2e-4)
 
@@ -67,7 +68,9 @@ def test_dpo_starts_at_ln_2_even_when_dropout_is_asked_for(settings: Any) -> Non
 
 
 def test_dpo_learns_the_pairs(settings: Any) -> None:
-    run = train_preference(settings(PreferenceConfig, max_steps=40, eval_steps=0, learning_rate=2e-2), answers)
+    run = train_preference(
+        settings(PreferenceConfig, max_steps=40, eval_steps=0, learning_rate=2e-2), answers
+    )
     rows = [row for row in metric_rows(run.run_dir) if row["loss"]]
     assert float(rows[-1]["loss"]) < 0.4
     assert float(rows[-1]["accuracy"]) > 0.9
@@ -115,7 +118,9 @@ def test_sft_weighs_tokens_and_not_rows(settings: Any, monkeypatch: pytest.Monke
         seen.append(int(mask.sum()))
         return honest(logits, ids, mask)
 
-    namespace = SimpleNamespace(**{name: getattr(answers, name) for name in answers.__all__} | {"sft_loss": spy})
+    namespace = SimpleNamespace(
+        **{name: getattr(answers, name) for name in answers.__all__} | {"sft_loss": spy}
+    )
     train_sft(settings(SFTConfig, max_steps=1, fused=False, eval_steps=0), namespace)
     assert len(seen) == 1 and seen[0] > 4
 
@@ -165,7 +170,9 @@ def test_a_step_with_a_bad_gradient_is_skipped_and_counted(settings: Any) -> Non
         calls.append(1)
         return answers.dpo_loss(*logprobs) * (float("nan") if len(calls) == 2 else 1.0)
 
-    namespace = SimpleNamespace(**{name: getattr(answers, name) for name in answers.__all__} | {"dpo_loss": poisoned})
+    namespace = SimpleNamespace(
+        **{name: getattr(answers, name) for name in answers.__all__} | {"dpo_loss": poisoned}
+    )
     run = train_preference(settings(PreferenceConfig, max_steps=3, eval_steps=0), namespace)
     assert run.metrics["skipped_steps"] == 1
     assert all(torch.isfinite(value).all() for value in adapter_weights(run.final).values())

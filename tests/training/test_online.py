@@ -27,25 +27,30 @@ from helpers.training.rollouts import abstain, prompt_indices, shuffled
 from tests.support import adapter_weights, assert_equal_weights, metric_rows
 
 
-class Vowels:
-    """A reward that can be computed by hand: the share of the letter a (id of "a" in the pocket tokenizer)."""
+class EvenIds:
+    """A reward that can be computed by hand: the share of even token ids."""
 
     def __init__(self, bad_at: int | None = None) -> None:
         self.calls, self.bad_at = 0, bad_at
 
     def score_groups(self, groups: Sequence[Group], *, batch_size: int = 16) -> list[list[float]]:
-        """Share of even ids, so that a random model already gets mixed rewards."""
+        """A random model already gets mixed rewards."""
         self.calls += 1
         bad = self.calls == self.bad_at
         return [
-            [math.nan if bad and i == 0 else sum(t % 2 == 0 for t in r) / len(r) for i, r in enumerate(g.responses)]
+            [
+                math.nan if bad and i == 0 else sum(t % 2 == 0 for t in r) / len(r)
+                for i, r in enumerate(g.responses)
+            ]
             for g in groups
         ]
 
 
 def train(config: OnlineConfig, **options: Any) -> Any:
     """Train with the hand-made reward."""
-    return train_online(config, options.pop("answers", answers), scorer=options.pop("scorer", Vowels()), **options)
+    return train_online(
+        config, options.pop("answers", answers), scorer=options.pop("scorer", EvenIds()), **options
+    )
 
 
 def training_rows(run: Any) -> list[dict[str, str]]:
@@ -95,18 +100,23 @@ def test_an_interrupted_run_resumes_bit_for_bit(settings: Any) -> None:
     assert (whole.run_dir / "samples.jsonl").read_text() == (parts.run_dir / "samples.jsonl").read_text()
 
 
-def test_kill_9_loses_at_most_the_steps_since_the_last_save(settings: Any, tmp_path: Path, root: Path) -> None:
+def test_kill_9_loses_at_most_the_steps_since_the_last_save(
+    settings: Any, tmp_path: Path, root: Path
+) -> None:
     config = settings(OnlineConfig, "killed", max_steps=40, save_steps=2, eval_steps=0)
     whole = train(settings(OnlineConfig, "whole", max_steps=40, save_steps=2, eval_steps=0))
     (tmp_path / "config.json").write_text(json.dumps(vars(config)))
     script = (
         "import json\n"
         "import solutions.answers as a\nfrom helpers.training.configs import OnlineConfig\n"
-        "from tests.training.test_online import Vowels\nfrom helpers.training.online import train_online\n"
-        f"train_online(OnlineConfig(**json.load(open({str(tmp_path / 'config.json')!r}))), a, scorer=Vowels())\n"
+        "from tests.training.test_online import EvenIds\nfrom helpers.training.online import train_online\n"
+        f"settings = json.load(open({str(tmp_path / 'config.json')!r}))\n"
+        "train_online(OnlineConfig(**settings), a, scorer=EvenIds())\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(root)}
-    process = subprocess.Popen([sys.executable, "-c", script], cwd=root, env=environment, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=root, env=environment, stderr=subprocess.DEVNULL
+    )
     place, deadline = Path(config.output_dir) / "checkpoints", time.monotonic() + 90
     while time.monotonic() < deadline and process.poll() is None and not list(place.glob("step_*")):
         time.sleep(0.02)
@@ -119,7 +129,9 @@ def test_kill_9_loses_at_most_the_steps_since_the_last_save(settings: Any, tmp_p
     assert metric_rows(whole.run_dir) == metric_rows(resumed.run_dir)
 
 
-def test_every_log_probability_uses_the_sampling_temperature(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_log_probability_uses_the_sampling_temperature(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """TRL #3029: at T other than 1 a log-prob without the temperature describes another policy."""
     from helpers.training import online, rollouts
 
@@ -143,14 +155,16 @@ def test_a_loss_that_is_not_finite_skips_the_step_and_is_counted(settings: Any) 
         calls.append(1)
         return answers.grpo_loss(*args) * (float("inf") if len(calls) == 2 else 1.0)
 
-    namespace = SimpleNamespace(**{name: getattr(answers, name) for name in answers.__all__} | {"grpo_loss": poisoned})
+    namespace = SimpleNamespace(
+        **{name: getattr(answers, name) for name in answers.__all__} | {"grpo_loss": poisoned}
+    )
     run = train(settings(OnlineConfig, max_steps=2), answers=namespace)
     assert run.metrics["skipped_steps"] == 1
     assert all(torch.isfinite(value).all() for value in adapter_weights(run.final).values())
 
 
 def test_a_response_without_reward_abstains_and_is_counted(settings: Any) -> None:
-    run = train(settings(OnlineConfig, max_steps=2, eval_steps=0), scorer=Vowels(bad_at=2))
+    run = train(settings(OnlineConfig, max_steps=2, eval_steps=0), scorer=EvenIds(bad_at=2))
     rows = training_rows(run)
     assert sum(float(row["abstained"]) for row in rows) == 4  # one of each of the four groups
     assert all(math.isfinite(float(row["loss"])) for row in rows)
@@ -219,7 +233,9 @@ def test_scoring_leaves_the_policy_adapter_active_and_trainable(settings: Any) -
         ({"temperature": 0.0}, "--temperature"),
     ],
 )
-def test_numbers_that_do_not_fit_together_name_their_flag(changes: dict[str, Any], flag: str, settings: Any) -> None:
+def test_numbers_that_do_not_fit_together_name_their_flag(
+    changes: dict[str, Any], flag: str, settings: Any
+) -> None:
     with pytest.raises(CourseError, match=flag):
         train(settings(OnlineConfig, **changes))
 
