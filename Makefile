@@ -32,7 +32,7 @@ lint: venv-dev
 	$(BIN)/mypy
 
 lab: venv-notebook
-	$(BIN)/jupyter lab
+	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root)
 
 build: venv-notebook
 	@if ls solutions/[0-9]*.py >/dev/null 2>&1; then $(BIN)/python -m helpers build; \
