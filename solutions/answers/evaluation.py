@@ -19,10 +19,14 @@ def combine_orders(first: Sequence[str], second: Sequence[str]) -> list[str]:
         order is swapped has shown no preference: a tie.
 
     Raises:
-        ValueError: for lists of unequal length.
+        ValueError: for lists of unequal length, or a verdict other than "A" or "B".
     """
-    outcome = {("A", "B"): "win", ("B", "A"): "loss"}
-    return [outcome.get(pair, "tie") for pair in zip(first, second, strict=True)]
+    outcome = {("A", "B"): "win", ("B", "A"): "loss", ("A", "A"): "tie", ("B", "B"): "tie"}
+    pairs = list(zip(first, second, strict=True))
+    for pair in pairs:
+        if pair not in outcome:  # an unreadable verdict is no tie: the caller leaves it out and counts it
+            raise ValueError(f"a verdict is 'A' or 'B' in each order, not {pair}")
+    return [outcome[pair] for pair in pairs]
 
 
 def win_rate(verdicts: Sequence[str]) -> float:

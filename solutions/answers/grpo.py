@@ -58,11 +58,12 @@ def grpo_loss(
     """
     keep = mask.bool()
     high = clip_eps if clip_eps_high is None else clip_eps_high
-    log_ratio = torch.where(keep, logprobs - old_logprobs, 0.0)
-    drift = torch.where(keep, logprobs - ref_logprobs, 0.0)
+    log_ratio = torch.where(keep, logprobs - old_logprobs, 0.0).float()
+    drift = torch.where(keep, logprobs - ref_logprobs, 0.0).float()
+    worth = advantages.float()[:, None]  # (N, 1): one advantage for all tokens of a response
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1.0 - clip_eps, 1.0 + high)
-    gain = torch.minimum(ratio * advantages[:, None], clipped * advantages[:, None])
+    gain = torch.minimum(ratio * worth, clipped * worth)
     kl = torch.expm1(-drift) + drift
     per_token = torch.where(keep, kl_coef * kl - gain, 0.0)
     per_response = per_token.sum(dim=1) / keep.sum(dim=1).clamp(min=1)

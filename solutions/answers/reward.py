@@ -35,7 +35,7 @@ def bradley_terry_loss(
     gap = chosen_rewards.float() - rejected_rewards.float()
     if margin is not None:
         gap = gap - margin
-    return -F.logsigmoid(gap).mean()
+    return -F.logsigmoid(gap.float()).mean()
 
 
 def pair_accuracy(chosen_rewards: torch.Tensor, rejected_rewards: torch.Tensor) -> float:

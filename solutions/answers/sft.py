@@ -1,7 +1,5 @@
 """Lesson 01: supervised fine-tuning."""
 
-import math
-
 import torch
 
 
@@ -17,13 +15,13 @@ def sft_loss(logits: torch.Tensor, input_ids: torch.Tensor, mask: torch.Tensor) 
         Scalar float32. Token-weighted: every masked token of the batch counts the same, whatever the
         length of its row. 0 if no token is masked.
     """
-    predictions = logits[:, :-1].float()
-    targets = input_ids[:, 1:]
     learn = mask[:, 1:].bool()
-    chosen = predictions.gather(-1, targets[..., None]).squeeze(-1)
+    # Picking the masked positions, (M, V), keeps what stands elsewhere out of the gradient too.
+    predictions = logits[:, :-1][learn].float()
+    targets = input_ids[:, 1:][learn]
+    chosen = predictions.gather(-1, targets[:, None]).squeeze(-1)
     nll = torch.logsumexp(predictions, dim=-1) - chosen
-    total = torch.where(learn, nll, 0.0).sum()
-    return total / learn.sum().clamp(min=1)
+    return nll.sum() / learn.sum().clamp(min=1)
 
 
 def perplexity(logprobs: torch.Tensor, mask: torch.Tensor) -> float:
@@ -35,8 +33,8 @@ def perplexity(logprobs: torch.Tensor, mask: torch.Tensor) -> float:
 
     Returns:
         float, at least 1: exp(-sum of masked log-probabilities / number of masked tokens). 1 if no token
-        is masked.
+        is masked, infinite beyond what float64 holds.
     """
     keep = mask.bool()
     total = torch.where(keep, logprobs, 0.0).double().sum()
-    return math.exp(-total.item() / max(int(keep.sum()), 1))
+    return (-total / keep.sum().clamp(min=1)).exp().item()
