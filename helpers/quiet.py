@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 
 
 def quiet_libraries() -> None:
     """Silence notices and loading bars of tokenizers, bitsandbytes and transformers. Errors still show."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # tells of an optional package on import
     from transformers.utils import logging as transformers_logging
 

@@ -6,7 +6,6 @@ import difflib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from helpers.errors import CourseError
 
@@ -60,21 +59,3 @@ def run(command: str, words: list[str]) -> int:
     from helpers.apps import commands  # torch and transformers load only when there is work for them
 
     return commands.COMMANDS[command](words)
-
-
-def parse(kind: Any, words: list[str], command: str) -> Any:
-    """Read flags into a dataclass; an unknown flag or a value that does not fit is a CourseError."""
-    from transformers import HfArgumentParser
-
-    class Parser(HfArgumentParser):
-        def error(self, message: str) -> Any:
-            raise CourseError(f"{command}: {message}; see python -m helpers {command} --help")
-
-    parser = Parser(kind, prog=f"python -m helpers {command}", description=kind.__doc__, allow_abbrev=False)
-    config, rest = parser.parse_args_into_dataclasses(words, return_remaining_strings=True)
-    if rest:
-        known = [option for action in parser._actions for option in action.option_strings]
-        near = difflib.get_close_matches(rest[0].split("=")[0], known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else f"; see python -m helpers {command} --help"
-        raise CourseError(f"{command}: unknown argument {rest[0]}{hint}")
-    return config

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from helpers.apps.cli import parse
+from helpers.apps.flags import parse, take_flag
 from helpers.course.answers import load_answers
 from helpers.course.stages import ALGOS, trainer_of
 from helpers.errors import CourseError
@@ -19,23 +19,6 @@ DEFAULT_ANSWERS = "solutions.answers"
 def text(help_text: str, default: Any = None) -> Any:
     """A flag with its help."""
     return field(default=default, metadata={"help": help_text})
-
-
-def take_flag(words: list[str], flag: str) -> tuple[str | None, list[str]]:
-    """Take `--flag value` or `--flag=value` out of the words."""
-    rest, value = [], None
-    words = list(words)
-    while words:
-        word = words.pop(0)
-        if word == flag:
-            if not words:
-                raise CourseError(f"{flag} needs a value")
-            value = words.pop(0)
-        elif word.startswith(f"{flag}="):
-            value = word.split("=", 1)[1]
-        else:
-            rest.append(word)
-    return value, rest
 
 
 def answers_from(words: list[str]) -> tuple[Any, list[str]]:

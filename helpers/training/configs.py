@@ -29,6 +29,7 @@ class RunSettings:
     eval_split: str | None = _flag(None, "split or file stem to evaluate on during training")
     train_limit: int | None = _flag(None, "use at most this many training rows")
     eval_limit: int | None = _flag(None, "use at most this many evaluation rows")
+    eval_holdout: int | None = _flag(None, "hold out this many training rows for evaluation, by seed")
     init_adapter: str | None = _flag(
         None, "start from this adapter, for instance the SFT run's final/adapter"
     )
@@ -172,6 +173,7 @@ Config = TypeVar("Config", bound=RunSettings)
 MAY_STAY_NONE = {
     "clip_eps_high",
     "dataset_name",
+    "eval_holdout",
     "eval_limit",
     "eval_split",
     "init_adapter",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,17 +103,41 @@ def environment() -> dict[str, str]:
 
 
 # ---------------------------------------------------------------------- data
-def pick_split(source: str, kind: str, wanted: str | None, *, evaluation: bool) -> str | None:
-    """Name the split to read: the one asked for, else the first usual one that the directory holds."""
+def pick_split(
+    source: str, kind: str, wanted: str | None, *, evaluation: bool, not_this: str | None = None
+) -> str | None:
+    """Name the split to read: the one asked for, else the first usual one that the directory holds.
+
+    `not_this` is never picked unasked: a run is not evaluated on what it trains on.
+    """
     if wanted or not Path(source).is_dir():
         return wanted
     names = SPLITS[kind][1 if evaluation else 0]
     for name in names:
-        if any(Path(source).glob(f"{name}.json*")):
+        if name != not_this and any(Path(source).glob(f"{name}.json*")):
             return name
     if evaluation:
         return None
     raise CourseError(f"{source} holds none of {', '.join(names)} (.jsonl): name one with --train_split")
+
+
+def held_out(examples: list[Example], config: RunSettings, evaluation: bool) -> list[Example]:
+    """Cut `eval_holdout` rows off the training split, by seed; return those, or the others."""
+    if config.eval_holdout >= len(examples):
+        raise CourseError(
+            f"--eval_holdout {config.eval_holdout} leaves nothing of {len(examples)} rows to train on"
+        )
+    order = shuffled_rows(len(examples), config.seed)
+    cut = len(examples) - config.eval_holdout
+    picked = sorted(order[cut:] if evaluation else order[:cut])
+    return [examples[index] for index in picked]
+
+
+def shuffled_rows(count: int, seed: int) -> list[int]:
+    """A permutation by seed."""
+    order = list(range(count))
+    random.Random(seed).shuffle(order)
+    return order
 
 
 def load_groups(
@@ -124,13 +149,20 @@ def load_groups(
     """
     config = space.config
     source = find_data(config.dataset_name)
-    split = pick_split(
-        source, kind, config.eval_split if evaluation else config.train_split, evaluation=evaluation
-    )
-    if evaluation and split is None:
+    train_split = pick_split(source, kind, config.train_split, evaluation=False)
+    eval_split = pick_split(source, kind, config.eval_split, evaluation=True, not_this=train_split)
+    split = eval_split if evaluation else train_split
+    if evaluation and split is None and not config.eval_holdout:
         return [], []
     limit = config.eval_limit if evaluation else config.train_limit
-    loaded = load_examples(source, split=split, kind=kind, limit=limit, seed=config.seed)
+    if config.eval_holdout and not config.eval_split:
+        loaded = load_examples(source, split=train_split, kind=kind)
+        loaded.examples[:] = held_out(loaded.examples, config, evaluation)[:limit]
+        loaded.report.notes.append(
+            f"{len(loaded.examples)} of them taken: --eval_holdout {config.eval_holdout}"
+        )
+    else:
+        loaded = load_examples(source, split=split, kind=kind, limit=limit, seed=config.seed)
     examples = loaded.examples
     groups: list[Group] = []
     report = loaded.report

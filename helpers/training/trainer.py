@@ -208,6 +208,7 @@ def training_arguments(
         max_grad_norm=config.max_grad_norm,
         optim=optim,
         logging_steps=config.logging_steps,
+        logging_first_step=True,
         logging_nan_inf_filter=False,
         save_strategy=SaveStrategy.STEPS if config.save_steps else SaveStrategy.NO,
         save_steps=config.save_steps or 500,
@@ -241,8 +242,10 @@ class ProgressBar(TrainerCallback):
         self.bar = tqdm(total=state.max_steps, initial=state.global_step, desc=name, unit="step", leave=False)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Move the bar."""
+        """Move the bar, and see to it that the last step is logged."""
         self.bar.update(state.global_step - self.bar.n)
+        if state.global_step >= state.max_steps:
+            control.should_log = True
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any
