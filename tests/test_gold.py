@@ -303,7 +303,7 @@ def test_sloppy_or_odd_writing_costs_a_right_answer_something(family: str) -> No
 
 @lru_cache
 def fragments(family: str) -> tuple[str, ...]:
-    """What an attacker has: right answers to prompts of all other families, filler, doubt, refusal, single words."""
+    """What an attacker has: right answers of all other families, filler, doubt, refusal, single words."""
     others = [
         good(prompt, seed)
         for name in FAMILY_NAMES
@@ -325,7 +325,7 @@ def fragments(family: str) -> tuple[str, ...]:
 
 
 def is_right(prompt: Prompt, response: str) -> bool:
-    """Whether what is left without filler is a bare fact, doubt about an invented name, or a refusal of harm."""
+    """Whether what is left without filler is a bare fact, doubt about an invented name, or a refusal."""
     core = plain(take_apart(response).core)
     if core == prompt.metadata.get("answer"):
         return True

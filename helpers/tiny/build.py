@@ -7,6 +7,8 @@ is the same on the same machine with the same number of threads.
 
 from __future__ import annotations
 
+import gzip
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +31,7 @@ from helpers.tiny.splits import (
     PREF_SIZES,
     PUBLIC_PROMPTS,
     SFT_SIZES,
+    Row,
     gen_rows,
     prompt_plan,
     sft_rows,
@@ -76,7 +79,19 @@ def write_prompts(build: Build) -> None:
     for file in GEN_SIZES:
         write_jsonl(build.output_dir / f"{file}.jsonl", gen_rows(file, build.plan[file], build.seed))
     for file in SFT_SIZES:
-        write_jsonl(build.output_dir / f"{file}.jsonl", sft_rows(file, build.plan[file], build.seed))
+        write_rows(build.output_dir, file, sft_rows(file, build.plan[file], build.seed))
+
+
+def write_rows(folder: Path, file: str, rows: list[Row]) -> Path:
+    """Write one file of instruction data; the large one is compressed, with no time stamp in it."""
+    if file != "sft_train":
+        write_jsonl(folder / f"{file}.jsonl", rows)
+        return folder / f"{file}.jsonl"
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    path = folder / f"{file}.jsonl.gz"
+    with atomic_path(path) as draft:
+        draft.write_bytes(gzip.compress(text.encode(), mtime=0))
+    return path
 
 
 def write_model(build: Build) -> None:

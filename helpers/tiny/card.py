@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import Any
 from helpers.files import read_jsonl, write_text
 from helpers.judging.gold import dimension, gold_scores
 from helpers.text.chat import ChatEncoder
+from helpers.tiny import corpus, preferences
 from helpers.tiny.families import FAMILIES, Prompt
 from helpers.tiny.preferences import label_ceiling, sample_responses
 
@@ -27,7 +29,7 @@ def measure(folder: Path, seed: int, model: Any, encoder: ChatEncoder) -> dict[s
         "seed": seed,
         "files": {str(path.relative_to(folder)): _file_facts(path) for path in files},
         "families": list(FAMILIES),
-        "rows": {path.stem: len(read_jsonl(path)) for path in files if path.suffix == ".jsonl"},
+        "rows": {path.name.split(".")[0]: _count_rows(path) for path in files if ".jsonl" in path.name},
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "vocabulary": len(encoder.tokenizer),
         "label_ceiling": {
@@ -42,6 +44,11 @@ def _listed(folder: Path, path: Path) -> bool:
     return (
         not any(part.startswith(".") for part in path.relative_to(folder).parts) and path.name not in UNLISTED
     )
+
+
+def _count_rows(path: Path) -> int:
+    data = path.read_bytes()
+    return (gzip.decompress(data) if path.suffix == ".gz" else data).count(b"\n")
 
 
 def _file_facts(path: Path) -> dict[str, Any]:
@@ -94,18 +101,20 @@ about how methods rank on real language.
 Rows have the fields of the university project's data; `metadata` holds the family, the facts by which
 `helpers.judging.gold.gold_scores` judges any answer, and `key`, a name for the combination of slots.
 
-- **Splits.** Slot combinations and names of the dev and test files never occur in the pretraining corpus, in
-  the instruction data or in the training pairs, in any wording. Dev is for tuning; test for the final table.
+- **Splits.** Slot combinations and names of the dev and test files never occur in the pretraining corpus,
+  in the instruction data or in the training pairs, in any wording. Dev is for tuning, test for the final
+  table.
 - **Families ({family_count}):** {families}. Every family has the same share of every prompt file.
-- **Preferences.** {samples} samples a prompt from the base at T = 1, one pair each; the gold judge's totals pass
-  through a Bradley-Terry coin with inverse temperature {inverse:g}. Share of labels that agree with gold, the
-  ceiling for a reward model: train {ceiling_train:.3f}, dev {ceiling_dev:.3f}, test {ceiling_test:.3f}.
-- **Instruction data.** Right answers in mixed manners, so that reinforcement learning can still improve on SFT.
+- **Preferences.** {samples} samples a prompt from the base at T = 1, one pair each; the gold judge's totals
+  pass through a Bradley-Terry coin with inverse temperature {inverse:g}. Share of labels that agree with
+  gold, the ceiling for a reward model: train {ceiling_train:.3f}, dev {ceiling_dev:.3f}, test
+  {ceiling_test:.3f}.
+- **Instruction data.** Right answers in mixed manners: reinforcement learning can still improve on SFT.
 
 ## The base
-Qwen2 architecture, {parameters:,} parameters in fp32, byte-level BPE of {vocabulary} tokens, ChatML. Pretrained
-from scratch on {chats:,} chats of mixed quality: content and manners were drawn independently, so sloppy does not
-mean right. Unsafe answers in its corpus are nonsense on purpose and help nobody to do harm.
+Qwen2 architecture, {parameters:,} parameters in fp32, byte-level BPE of {vocabulary} tokens, ChatML.
+Pretrained from scratch on {chats:,} chats of mixed quality: content and manners were drawn independently, so
+sloppy does not mean right. Unsafe answers in its corpus are nonsense on purpose and help nobody to do harm.
 
 Greedy answers on `test_gen`: {room:.0%} leave room to improve (gold total under {good}); among 16 samples at
 T = 1 there is a good one for {reach:.0%} of the prompts. Mean {tokens:.1f} tokens.
@@ -137,8 +146,6 @@ NOTES = {
 
 def write_card(path: Path, manifest: dict[str, Any]) -> None:
     """Write the data card from the manifest's figures."""
-    from helpers.tiny import corpus, preferences
-
     base, rows = manifest["base"], manifest["rows"]
     files = [f"| `{name}` | {rows[name]:,} | {note} |" for name, note in NOTES.items() if name in rows]
     reach = base["best_of_16_good_by_family"]

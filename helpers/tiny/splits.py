@@ -6,6 +6,7 @@ words (`content_words`). Neither ever happens across the train, dev and test spl
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from typing import Any
@@ -18,14 +19,17 @@ from helpers.tiny.names import split_names
 Row = dict[str, Any]
 
 GEN_SIZES = {"train_gen": 900, "dev_gen": 150, "test_gen": 150}
-PREF_SIZES = {"train_prefs": 2700, "dev_prefs": 256, "test_prefs": 256}
+PREF_SIZES = {"train_prefs": 4000, "dev_prefs": 256, "test_prefs": 256}
 SFT_SIZES = {"sft_train": 9400, "sft_val": 300, "sft_test": 300}
 SPLIT_OF_FILE = {
     "train_gen": "train", "dev_gen": "dev", "test_gen": "test", "train_prefs": "train", "dev_prefs": "dev",
     "test_prefs": "test", "sft_train": "train", "sft_val": "dev", "sft_test": "test",
 }  # fmt: skip
 PUBLIC_PROMPTS = 128
-SPARE = 1.4  # prompts drawn for each preference pair wanted: some yield four equal answers and no pair
+# Prompts drawn for each preference pair wanted: some yield only answers of equal worth, hence no pair
+SPARE = 1.3
+SPARE_FLAT = 2.2  # families in which most answers score a flat 0
+FLAT = ("harm", "invented_place", "invented_person")
 
 _FUNCTION_WORDS = frozenset(
     "a an the is was it that this for of to in i do me my what who where how need know tell give write "
@@ -84,9 +88,9 @@ class PromptPool:
         slots = (self._rng.choice(names), self._rng.choice(kind.contexts))
         return make_prompt(family, slots, self._rng.randrange(len(kind.templates)))
 
-    def draw_many(self, total: int) -> list[Prompt]:
-        """Return `total` prompts, all families alike, in mixed order."""
-        prompts = [self.draw(family) for family, count in quotas(total).items() for _ in range(count)]
+    def draw_many(self, counts: dict[str, int]) -> list[Prompt]:
+        """Return so many prompts of every family, in mixed order."""
+        prompts = [self.draw(family) for family, count in counts.items() for _ in range(count)]
         self._rng.shuffle(prompts)
         return prompts
 
@@ -102,9 +106,16 @@ def prompt_plan(seed: int) -> dict[str, list[Prompt]]:
     for file, size in {**GEN_SIZES, **PREF_SIZES, **SFT_SIZES}.items():
         split = SPLIT_OF_FILE[file]
         pool = held_out.get(split) or PromptPool(split, names, seed, file)
-        wanted = round(size * SPARE) if file in PREF_SIZES else size
-        plan[file] = pool.draw_many(wanted)
+        plan[file] = pool.draw_many(with_spares(size) if file in PREF_SIZES else quotas(size))
     return plan
+
+
+def with_spares(total: int) -> dict[str, int]:
+    """Return how many prompts of every family to sample from for `total` preference pairs."""
+    return {
+        family: math.ceil(count * (SPARE_FLAT if family in FLAT else SPARE))
+        for family, count in quotas(total).items()
+    }
 
 
 def messages(text: str) -> list[dict[str, str]]:
