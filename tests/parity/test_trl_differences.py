@@ -1,0 +1,120 @@
+"""Where we differ from TRL and transformers on purpose, and by how much."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import solutions.answers as answers
+from helpers.training.configs import PreferenceConfig, RewardConfig
+from helpers.training.reward import build_reward_model, train_reward_model
+from tests.answers.numerics import near
+from tests.parity.trainers import (
+    dpo_trainer,
+    grpo_tensors,
+    grpo_trainer,
+    our_losses,
+    ready,
+    reward_start,
+    trl_grpo_loss,
+    trl_losses,
+)
+from tests.training.conftest import rows_of
+
+pytest.importorskip("trl", minversion="1.16")
+
+
+def test_a_response_ends_with_its_end_of_turn_where_trl_trains_on_the_templates_newline_too(
+    configure: Any,
+) -> None:
+    from datasets import Dataset
+    from trl import DPOTrainer
+
+    space, groups = ready(configure, PreferenceConfig, "dpo", "start")
+    trainer = dpo_trainer(space, groups)
+    row = rows_of("prefs", 1)[0]
+    turns = {side: [{"role": "assistant", "content": row[f"{side}_text"]}] for side in ("chosen", "rejected")}
+    data = Dataset.from_list([{"prompt": row["prompt_messages"], **turns}])
+    tokens = DPOTrainer._prepare_dataset(trainer, data, space.encoder.tokenizer, trainer.args, "train")[0]
+    newline = space.encoder.tokenizer("\n").input_ids
+    assert tokens["prompt_ids"] == groups[0].prompt_ids
+    assert tokens["chosen_ids"] == groups[0].responses[0] + newline
+    assert tokens["rejected_ids"] == groups[0].responses[1] + newline
+
+
+def test_a_reward_is_read_at_the_end_of_turn_where_transformers_looks_for_the_padding_id(
+    random_qwen2: Any,
+) -> None:
+    """With pad = end-of-turn, Qwen2ForSequenceClassification takes the genuine end-of-turn for padding."""
+    from transformers import Qwen2ForSequenceClassification
+
+    end = 7
+    config = random_qwen2(num_labels=1, pad_token_id=end).config
+    model = Qwen2ForSequenceClassification(config).eval()
+    ids, attention = (
+        torch.tensor([[1, 2, 3, end], [4, 5, end, end]]),
+        torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]),
+    )
+    with torch.no_grad():
+        states = model.model(ids, attention_mask=attention).last_hidden_state
+        theirs = model(ids, attention_mask=attention).logits
+        scores = model.score(states)[..., 0]
+    near(theirs[:, 0], scores[[0, 1], [2, 1]])
+    assert answers.last_token_index(attention).tolist() == [3, 2]
+
+
+def test_a_partial_micro_batch_weighs_by_its_pairs_where_trl_averages_averages(
+    configure: Any, in_order: None
+) -> None:
+    """3 pairs as 2 + 1: each counts one third with us; with TRL the last counts one half."""
+    batch = {
+        "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 2,
+        "max_steps": 1,
+        "train_limit": 3,
+    }
+    _, groups, trainer = reward_start(configure, "start", **batch)
+    theirs = trl_losses(trainer)[0]
+    ours = our_losses(train_reward_model(configure(RewardConfig, **batch), answers).run_dir)[0]
+    space, _ = ready(configure, RewardConfig, "reward_model", "again", **batch)
+    scores = torch.tensor(build_reward_model(space, answers).score_groups(groups))
+    each = [answers.bradley_terry_loss(*pair.view(2, 1)).item() for pair in scores]
+    assert ours == pytest.approx(sum(each) / 3, abs=1e-5)
+    assert theirs == pytest.approx((sum(each[:2]) / 2 + each[2]) / 2, abs=1e-5)
+    assert abs(ours - theirs) > 1e-4
+
+
+def test_the_kl_term_is_the_papers_where_trl_weighs_it_by_the_ratio(configure: Any) -> None:
+    """TRL 1.16 has ratio × k3 by default (DeepSeek-V3.2, arXiv 2512.02556); eq. 4 of GRPO has k3."""
+    given = grpo_tensors()
+    logp, old, ref, _, mask = (value.detach().double() for value in given.values())
+    theirs = trl_grpo_loss(grpo_trainer(configure, beta=0.5, use_bias_correction_kl=True), given)
+    ours = answers.grpo_loss(**given, clip_eps=0.2, kl_coef=0.5)
+    k3 = (ref - logp).exp() - 1 - (ref - logp)
+    extra = (((logp - old).exp() - 1) * k3 * mask).sum(1) / mask.sum(1).clamp(min=1)
+    near(theirs - ours, 0.5 * extra.mean())
+    assert extra.mean().abs() > 1e-3
+
+
+def test_rubbish_at_masked_places_stays_there_where_trl_multiplies_by_the_mask(configure: Any) -> None:
+    given = grpo_tensors()
+    clean = answers.grpo_loss(**given, clip_eps=0.2, kl_coef=0.04)
+    given["old_logprobs"] = given["old_logprobs"].masked_fill(~given["mask"], math.nan)
+    assert trl_grpo_loss(grpo_trainer(configure), given).isnan()
+    near(answers.grpo_loss(**given, clip_eps=0.2, kl_coef=0.04), clean)
+
+
+def test_equal_rewards_teach_nothing_where_trl_divides_rounding_by_epsilon(configure: Any) -> None:
+    """The mean of seven times 0.1 is not quite 0.1 in float32; 1e-8 over 1e-4 is an advantage."""
+    rewards = [0.1] * 7 + [0.7] * 7
+    changes = {"num_generations": 7, "per_device_train_batch_size": 14}
+    trainer = grpo_trainer(configure, lambda completions, **_: rewards, **changes)
+    theirs = trainer._generate_and_score_completions([{"prompt": f"say {i // 7}"} for i in range(14)])[
+        "advantages"
+    ]
+    assert theirs.abs().max() > 0
+    near(theirs, 0.0, 1e-3)
+    assert answers.group_advantages(torch.tensor(rewards), 7).tolist() == [0.0] * 14
