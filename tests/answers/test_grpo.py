@@ -243,6 +243,8 @@ def test_masked_places_may_hold_nan_or_infinity() -> None:
     for rubbish in (math.nan, math.inf, -math.inf):
         names = ("logprobs", "old_logprobs", "ref_logprobs")
         spoilt = given | {name: given[name].masked_fill(~given["mask"], rubbish) for name in names}
+        spoilt["advantages"] = given["advantages"].clone()
+        spoilt["advantages"][3] = rubbish  # of the response without tokens
         near(grpo_loss(**spoilt, clip_eps=0.2, kl_coef=0.1), right)
         ours = gradient_of(
             lambda x, s=spoilt: grpo_loss(**{**s, "logprobs": x}, clip_eps=0.2, kl_coef=0.1),
