@@ -20,7 +20,7 @@ from helpers.course.submission import (
     zip_submission,
 )
 from helpers.errors import CourseError
-from helpers.files import find_data, write_json
+from helpers.files import find_data, read_jsonl, write_json
 from helpers.judging.evaluate import EvaluationTable, compare_policies, gold_metadata
 from helpers.judging.judge import Judge
 from helpers.judging.measure import PolicyReport, RewardReport, Role, evaluate_policy, evaluate_reward
@@ -31,6 +31,8 @@ from helpers.models.profiles import Profile, pick_profile
 from helpers.models.reward_model import RewardModel
 from helpers.text.chat import Budget, ChatEncoder
 from helpers.text.datasets import Example, load_examples
+from helpers.text.groups import Group
+from helpers.tiny.probes import accuracy_by_property, minimal_pairs
 from helpers.training.setup import RunResult, environment
 
 SHOWN_PROMPTS = 12
@@ -105,9 +107,10 @@ def run_course(config: CourseConfig, answers: Any) -> dict[str, Any]:
     print(f"profile {course.profile.reason}\nresults go to {course.path}")
     train_all(course, methods)
     examples, table, reports = evaluate_all(course, methods)
-    reward = evaluate_reward_model(course)
+    reward, properties = evaluate_reward_model(course)
     graded = submit_and_grade(course, methods)
     result = summarise(course, table, reward, graded, time.perf_counter() - started)
+    result["reward_model"]["minimal_pairs"] = properties
     write_json(course.path / "course.json", result)
     write_results(course, result, reports, examples)
     print(terminal_table(result))
@@ -197,14 +200,33 @@ def pick_judge(examples: Sequence[Example]) -> Judge | None:
     return None
 
 
-def evaluate_reward_model(course: Course) -> RewardReport:
-    """Pair accuracy on held-out pairs."""
+def evaluate_reward_model(course: Course) -> tuple[RewardReport, dict[str, float]]:
+    """Pair accuracy on held-out pairs, and on minimal pairs by the property in which they differ."""
     announce("evaluating the reward model on test_prefs")
     model = load_reward_model(course)
     pairs = load_examples(
         course.data, split="test_prefs", kind="preference", limit=course.config.eval_limit
     ).examples
-    return evaluate_reward(model, pairs, course.encoder, course.answers, budget=course.budget)
+    report = evaluate_reward(model, pairs, course.encoder, course.answers, budget=course.budget)
+    return report, minimal_pair_accuracy(course, model)
+
+
+def minimal_pair_accuracy(course: Course, model: RewardModel) -> dict[str, float]:
+    """What the reward model sees: accuracy by property, on the bundled world only."""
+    place = course.data / "test_gen.jsonl"
+    rows = read_jsonl(place) if place.is_file() else []
+    if not all(isinstance(row.get("metadata"), dict) for row in rows):
+        return {}
+    pairs = minimal_pairs(rows)
+    groups = [
+        Group(
+            course.encoder.encode_prompt([{"role": "user", "content": pair.prompt}]),
+            [course.encoder.encode_response(text) for text in (pair.better, pair.worse)],
+        )
+        for pair in pairs
+    ]
+    scores = [(better, worse) for better, worse in model.score_groups(groups, batch_size=128)]
+    return accuracy_by_property(pairs, scores)
 
 
 def load_reward_model(course: Course) -> RewardModel:
@@ -232,15 +254,18 @@ def submit_and_grade(course: Course, methods: Sequence[str]) -> dict[str, Any] |
     target = course.path / "submission"
     model = load_policies(course, ["sft", *methods])
     for name in methods:
-        write_policy_submission(
-            target,
-            name,
-            public / "public_test_gen_prompts_128.jsonl",
-            Role(model, name),
-            course.encoder,
-            policy_fingerprint=directory_fingerprint(course.runs[name].final / "adapter"),
-            budget=course.budget,
-        )
+        try:
+            write_policy_submission(
+                target,
+                name,
+                public / "public_test_gen_prompts_128.jsonl",
+                Role(model, name),
+                course.encoder,
+                policy_fingerprint=directory_fingerprint(course.runs[name].final / "adapter"),
+                budget=course.budget,
+            )
+        except CourseError as problem:  # one policy that has collapsed does not take the others down
+            announce(f"no submission of {name}: {problem}")
     write_reward_submission(
         target,
         public / "public_test_prefs_256.jsonl",
