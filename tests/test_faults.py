@@ -90,7 +90,7 @@ FAULTS = {
         "models/test_loading.py::test_running_a_loading_cell_again_does_not_grow_memory"
     ),
     "pairs without signal (rlhf-book #503, OpenRLHF #1311)": (
-        "text/test_datasets.py::test_pairs_equal_after_truncation_are_dropped_and_counted"
+        "text/test_datasets.py::test_examples_become_groups_with_counts"
     ),
     "an unreadable verdict counts as a win (headroom #1892, evalscope #1578)": (
         "judging/test_evaluate.py::test_an_unreadable_verdict_is_counted_and_goes_to_neither_side"

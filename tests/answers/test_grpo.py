@@ -315,3 +315,13 @@ def test_slips_of_shape_and_normalisation() -> None:
     kl = math.exp(-d) - 1 + d
     ours = loss([[d]], [0.0], ref_logprobs=torch.zeros(1, 1), kl_coef=0.1)
     separates("kl_penalty_sign", ours, 0.1 * kl, -0.1 * kl)
+
+
+def test_masked_tokens_leave_numerator_and_denominator_alike() -> None:
+    """TRL #6369: a token masked in the numerator only would still thin out the mean."""
+    generator = torch.Generator().manual_seed(3)
+    logprobs, old, ref = (-torch.rand(2, 6, generator=generator) for _ in range(3))
+    advantages = torch.tensor([1.0, -1.0])
+    mask = torch.arange(6)[None] < torch.tensor([[4], [4]])
+    cut = grpo_loss(logprobs[:, :4], old[:, :4], ref[:, :4], advantages, mask[:, :4], 0.2, 0.1)
+    torch.testing.assert_close(grpo_loss(logprobs, old, ref, advantages, mask, 0.2, 0.1), cut)
