@@ -13,7 +13,7 @@ from typing import Any
 from helpers.errors import CourseError
 from helpers.models.adapters import LoraSettings
 from helpers.models.hardware import Hardware, compute_dtype, precision, probe
-from helpers.models.training_defaults import PROJECT, TINY
+from helpers.models.training_defaults import PROJECT, SMOL, TINY
 
 VARIABLE = "COURSE_PROFILE"
 GPU_DEFAULT, CPU_DEFAULT = "colab", "tiny"
@@ -77,7 +77,7 @@ PROFILES: dict[str, Profile] = {
         name="smol",
         model_name="HuggingFaceTB/SmolLM2-135M-Instruct",
         quantization="none",
-        training=PROJECT,
+        training=SMOL,
     ),
     "colab": Profile(
         name="colab",

@@ -72,6 +72,9 @@ class EpochSettings(RunSettings):
     per_device_train_batch_size: int | None = _flag(
         None, "groups a micro-batch (memory only: N×1 trains like 1×N)"
     )
+    micro_batch_tokens: int | None = _flag(
+        None, "tokens, padding included, of one forward and backward pass at most (memory only)"
+    )
 
 
 @dataclass
@@ -136,6 +139,7 @@ FALLBACKS: dict[str, Any] = {
     "gradient_checkpointing": False,
     "num_train_epochs": 3.0,
     "per_device_train_batch_size": 4,
+    "micro_batch_tokens": 4096,
     "logging_steps": 5,
     "eval_steps": 50,
     "save_steps": 100,
@@ -211,6 +215,7 @@ def resolve(config: Config, profile_defaults: dict[str, Any]) -> Config:
 
 
 AT_LEAST_ONE = (
+    "micro_batch_tokens",
     "per_device_train_batch_size",
     "gradient_accumulation_steps",
     "max_prompt_tokens",

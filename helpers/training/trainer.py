@@ -132,10 +132,19 @@ class GroupTrainer(Trainer):
         return total
 
     def micro_batches(self, items: Sequence[TrainingItem]) -> list[list[TrainingItem]]:
-        """Cut an optimiser batch into micro-batches of similar length."""
+        """Cut an optimiser batch into micro-batches of similar length, within both limits of the config.
+
+        An item that alone exceeds the token limit goes alone.
+        """
         size = self.config.per_device_train_batch_size or len(items)
-        ordered = sorted(items, key=len)
-        return [ordered[start : start + size] for start in range(0, len(ordered), size)]
+        tokens = self.config.micro_batch_tokens or math.inf
+        batches: list[list[TrainingItem]] = []
+        for item in sorted(items, key=len):  # rising, so the newest item is the width of its batch
+            last = batches[-1] if batches else None
+            if last is None or len(last) == size or (len(last) + 1) * len(item) > tokens:
+                batches.append(last := [])
+            last.append(item)
+        return batches
 
     def _clip_grad_norm(self, model: torch.nn.Module) -> torch.Tensor:
         norm = super()._clip_grad_norm(model)

@@ -13,10 +13,12 @@ from safetensors.torch import load_file
 
 import solutions.answers as answers
 from helpers.errors import CourseError
+from helpers.text.groups import Group
 from helpers.training.configs import PreferenceConfig, RewardConfig, SFTConfig
 from helpers.training.preference import train_preference
 from helpers.training.reward import train_reward_model
 from helpers.training.sft import train_sft
+from helpers.training.trainer import GroupTrainer, TrainingItem
 from tests.support import adapter_weights, assert_equal_weights, metric_rows
 
 RUNS = [(SFTConfig, train_sft), (RewardConfig, train_reward_model), (PreferenceConfig, train_preference)]
@@ -43,6 +45,20 @@ def test_a_partial_last_batch_weighs_what_it_holds(kind: type, train: Any, setti
     )
     assert one.metrics["steps"] == cut.metrics["steps"] == 3
     assert_equal_weights(adapter_weights(one.final), adapter_weights(cut.final), atol=2e-4)
+
+
+@pytest.mark.parametrize(("kind", "train"), RUNS, ids=IDS)
+def test_a_token_limit_cuts_batches_and_changes_nothing(kind: type, train: Any, settings: Any) -> None:
+    wide = train(settings(kind, "wide", max_steps=2, eval_steps=0), answers)
+    narrow = train(settings(kind, "narrow", max_steps=2, eval_steps=0, micro_batch_tokens=90), answers)
+    assert_equal_weights(adapter_weights(wide.final), adapter_weights(narrow.final), atol=2e-4)
+
+
+def test_micro_batches_hold_similar_lengths_within_both_limits() -> None:
+    items = [TrainingItem(Group([1] * n, [[2]])) for n in (9, 4, 50, 5, 8, 3)]
+    trainer = SimpleNamespace(config=SimpleNamespace(per_device_train_batch_size=3, micro_batch_tokens=20))
+    batches = GroupTrainer.micro_batches(trainer, items)  # type: ignore[arg-type]
+    assert [[len(item) for item in batch] for batch in batches] == [[4, 5, 6], [9, 10], [51]]
 
 
 @pytest.mark.parametrize(("kind", "train"), RUNS, ids=IDS)
