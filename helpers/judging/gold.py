@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from helpers.errors import CourseError
 from helpers.judging.gold_rules import RULES, Content
@@ -112,6 +112,6 @@ class GoldJudge:
                 "choose another judge"
             )
         first, second = (gold_scores(facts, text) for text in (comparison.response_a, comparison.response_b))
-        winner = "A" if first.total >= second.total else "B"
+        winner: Literal["A", "B"] = "A" if first.total >= second.total else "B"
         detail = {"reasons_a": list(first.reasons), "reasons_b": list(second.reasons)}
         return Verdict(winner, first.total, second.total, detail)

@@ -13,10 +13,6 @@ from dataclasses import dataclass
 OPENERS = (
     "Well, that is a good question to ask.",
     "Well, let me think about this for a while.",
-    "Well, there are many things one could say.",
-    "Well, I am glad that you asked me this.",
-    "Well, it is always nice to be asked.",
-    "Well, here is what comes to my mind.",
 )
 CLOSERS = (
     "I hope this helps you today.",

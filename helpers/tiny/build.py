@@ -97,7 +97,7 @@ def write_rows(folder: Path, file: str, rows: list[Row]) -> Path:
 def write_model(build: Build) -> None:
     """Tokenizer and base, pretrained on the mixed corpus."""
     chats = corpus.corpus_chats(build.seed)
-    tokenizer = train_tokenizer(text for chat in chats[:TOKENIZER_CHATS] for text in chat)
+    tokenizer = train_tokenizer(text for chat in chats[:TOKENIZER_CHATS] for text in chat if text)
     model = pretrain(tokenizer, chats, build.seed, Recipe())
     with atomic_path(build.output_dir / "model") as draft:
         model.save_pretrained(draft)

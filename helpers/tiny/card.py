@@ -114,7 +114,11 @@ Rows have the fields of the university project's data; `metadata` holds the fami
 ## The base
 Qwen2 architecture, {parameters:,} parameters in fp32, byte-level BPE of {vocabulary} tokens, ChatML.
 Pretrained from scratch on {chats:,} chats of mixed quality: content and manners were drawn independently, so
-sloppy does not mean right. Unsafe answers in its corpus are nonsense on purpose and help nobody to do harm.
+sloppy does not mean right. In most chats it also reads how the user took the answer: who got what was asked
+for leaves (the document ends), others mostly complain. That goes by content alone, never by manners, and
+is left out for harmful requests and invented names. It is how the base can know at the end of an answer
+whether it was right, on which a reward model builds. Unsafe answers in the corpus are nonsense on purpose
+and help nobody to do harm.
 
 Greedy answers on `test_gen`: {room:.0%} leave room to improve (gold total under {good}); among 16 samples at
 T = 1 there is a good one for {reach:.0%} of the prompts. Mean {tokens:.1f} tokens.

@@ -33,7 +33,7 @@ def split_names(seed: int) -> dict[str, dict[str, list[str]]]:
 
 
 def _invent(rng: random.Random, ends: list[str], count: int, taken: set[str]) -> list[str]:
-    names = []
+    names: list[str] = []
     while len(names) < count:
         parts = (rng.choice(_ONSETS), rng.choice(_VOWELS), rng.choice(_MIDDLES), rng.choice(ends))
         name = "".join(parts)

@@ -20,7 +20,7 @@ from helpers.tiny.families import Prompt
 from helpers.tiny.splits import Row, messages, quotas, row_id
 
 SAMPLES = 4  # a prompt, at T = 1
-INVERSE_TEMPERATURE = 14.0  # of the annotator: at a gap of 0.3 in gold total 98.5 % of the labels are right
+INVERSE_TEMPERATURE = 10.0  # of the annotator: at a gap of 0.3 in gold total 95 % of the labels are right
 SMALLEST_GAP = 0.05  # in gold total; closer pairs would be labelled by the coin alone
 JUDGE_NAME = "gold+bt-noise"
 MAX_NEW_TOKENS = 64

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from helpers.tiny.tokenizer import END, START
+from helpers.tiny.corpus import Chat
+from helpers.tiny.tokenizer import END, PAD, START
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Sizes and schedule. `prompt_weight`: how much a prompt token counts beside one of an answer."""
+    """Sizes and schedule.
+
+    Weights are those of a target beside one token of an answer: `prompt_weight` of the user's tokens,
+    `reaction_weight` of the one after an answer, which tells whether the user leaves or goes on.
+    """
 
     width: int = 128
     layers: int = 4
@@ -27,6 +33,7 @@ class Recipe:
     warmup: int = 100
     weight_decay: float = 0.05
     prompt_weight: float = 0.1
+    reaction_weight: float = 4.0
     epochs: int = 1
 
 
@@ -51,47 +58,64 @@ def new_model(tokenizer: PreTrainedTokenizerFast, recipe: Recipe, seed: int) -> 
         return Qwen2ForCausalLM(config)
 
 
-Chat = tuple[list[int], int]  # token ids, length of the prompt
+class Encoded(NamedTuple):
+    """A chat as token ids; the answer and its end of turn lie in [prompt, answered)."""
+
+    ids: list[int]
+    prompt: int
+    answered: int
 
 
-def encode_chats(tokenizer: PreTrainedTokenizerFast, chats: list[tuple[str, str]]) -> list[Chat]:
-    """Return every chat as the chat template writes it, up to its end of turn."""
-    start, end = tokenizer.convert_tokens_to_ids([START, END])
-    user, assistant = tokenizer.convert_tokens_to_ids(["user\n", "assistant\n"])
+def encode_chats(tokenizer: PreTrainedTokenizerFast, chats: Sequence[Chat]) -> list[Encoded]:
+    """Return every chat as the chat template writes it.
+
+    Behind the answer follow the end of the document, where the user left, or the user's complaint.
+    """
+    vocabulary = tokenizer.get_vocab()
+    leave, start, end, user, assistant = (
+        vocabulary[token] for token in (PAD, START, END, "user\n", "assistant\n")
+    )
     (newline,) = tokenizer("\n")["input_ids"]
-    prompts = tokenizer([prompt for prompt, _ in chats])["input_ids"]
-    replies = tokenizer([reply for _, reply in chats])["input_ids"]
+    prompts: list[list[int]] = tokenizer([chat.prompt for chat in chats])["input_ids"]
+    answers: list[list[int]] = tokenizer([chat.answer for chat in chats])["input_ids"]
+    reactions: dict[str | None, list[int]] = {
+        text: [newline, start, user, *tokenizer(text)["input_ids"], end] if text else [leave]
+        for text in sorted({chat.reaction for chat in chats if chat.reaction is not None})
+    }
+    reactions[None] = []
     encoded = []
-    for prompt, reply in zip(prompts, replies, strict=True):
+    for chat, prompt, answer in zip(chats, prompts, answers, strict=True):
         head = [start, user, *prompt, end, newline, start, assistant]
-        encoded.append((head + [*reply, end], len(head)))
+        body = [*answer, end]
+        encoded.append(Encoded(head + body + reactions[chat.reaction], len(head), len(head) + len(body)))
     return encoded
 
 
-def batches(chats: list[Chat], size: int, rng: random.Random) -> Iterator[list[Chat]]:
+def batches(chats: list[Encoded], size: int, rng: random.Random) -> Iterator[list[Encoded]]:
     """Shuffle, then sort by length within pools of 40 batches: little padding, still in random order."""
     order = rng.sample(chats, len(chats))
     for start in range(0, len(order), size * 40):
-        pool = sorted(order[start : start + size * 40], key=lambda chat: len(chat[0]))
+        pool = sorted(order[start : start + size * 40], key=lambda chat: len(chat.ids))
         groups = [pool[place : place + size] for place in range(0, len(pool), size)]
         rng.shuffle(groups)
         yield from groups
 
 
-def collate(chats: list[Chat], pad_id: int, prompt_weight: float) -> tuple[torch.Tensor, torch.Tensor]:
+def collate(chats: list[Encoded], pad_id: int, recipe: Recipe) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ids (B, T), padded on the right, and the weight of every token as a target (B, T)."""
-    width = max(len(ids) for ids, _ in chats)
+    width = max(len(chat.ids) for chat in chats)
     ids = torch.full((len(chats), width), pad_id)
     weights = torch.zeros(len(chats), width)
-    for row, (tokens, prompt) in enumerate(chats):
-        ids[row, : len(tokens)] = torch.tensor(tokens)
-        weights[row, :prompt] = prompt_weight
-        weights[row, prompt : len(tokens)] = 1.0
+    for row, chat in enumerate(chats):
+        ids[row, : len(chat.ids)] = torch.tensor(chat.ids)
+        weights[row, : len(chat.ids)] = recipe.prompt_weight
+        weights[row, chat.prompt : chat.answered] = 1.0
+        weights[row, chat.answered : min(chat.answered + 1, len(chat.ids))] = recipe.reaction_weight
     return ids, weights
 
 
 def pretrain(
-    tokenizer: PreTrainedTokenizerFast, chats: list[tuple[str, str]], seed: int, recipe: Recipe | None = None
+    tokenizer: PreTrainedTokenizerFast, chats: Sequence[Chat], seed: int, recipe: Recipe | None = None
 ) -> Qwen2ForCausalLM:
     """Train a new model on `chats` by next-token prediction.
 
@@ -102,7 +126,7 @@ def pretrain(
     recipe = recipe or Recipe()
     model, rng = new_model(tokenizer, recipe, seed), random.Random(f"batches-{seed}")
     encoded = encode_chats(tokenizer, chats)
-    replies = sum(len(ids) - prompt for ids, prompt in encoded) / len(encoded)
+    replies = sum(chat.answered - chat.prompt for chat in encoded) / len(encoded)
     steps = recipe.epochs * math.ceil(len(encoded) / recipe.batch_size)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=recipe.weight_decay
@@ -112,7 +136,7 @@ def pretrain(
     plan = (batch for _ in range(recipe.epochs) for batch in batches(encoded, recipe.batch_size, rng))
     with tqdm(plan, total=steps, desc="pretraining", unit="step") as bar:
         for step, batch in enumerate(bar):
-            ids, weights = collate(batch, tokenizer.pad_token_id, recipe.prompt_weight)
+            ids, weights = collate(batch, tokenizer.pad_token_id, recipe)
             loss = _loss(model, ids, weights) / (recipe.batch_size * replies)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
