@@ -50,7 +50,10 @@ PROJECT: Settings = {
 }
 
 # A CPU gains nothing from wide batches, so short ones keep memory down.
-SMOL: Settings = {algo: {**settings, "micro_batch_tokens": 2048} for algo, settings in PROJECT.items()}
+SMOL: Settings = {
+    algo: {**settings, **({} if "group_size" in settings else {"micro_batch_tokens": 2048})}
+    for algo, settings in PROJECT.items()
+}
 
 _TINY_OFFLINE = {
     "per_device_train_batch_size": 32,
