@@ -18,7 +18,7 @@ from helpers.errors import CourseError
 from helpers.files import read_json, read_jsonl
 from helpers.judging.gold import GoldScore, dimension, gold_scores
 from helpers.tiny import build as building
-from helpers.tiny.build import Build, Stage, build_tiny, public_places, write_prompts
+from helpers.tiny.build import Build, Stage, add_stage, build_tiny, public_places, write_prompts
 from helpers.tiny.card import GOOD, base_facts
 from helpers.tiny.corpus import LEAVES, corpus_chats, corpus_prompts
 from helpers.tiny.families import FAMILIES, Prompt, slot_key
@@ -239,18 +239,21 @@ def test_a_build_goes_on_after_the_last_finished_stage(
 
         return Stage(name, run)
 
+    (tmp_path / "manifest.json").write_text("{}")
+    monkeypatch.setattr(building, "FACTS", stage("facts"))
     monkeypatch.setattr(building, "STAGES", (stage("one"), stage("two", fail=True)))
     with pytest.raises(RuntimeError, match="power cut"):
         build_tiny(tmp_path, SEED)
-    (tmp_path / "manifest.json").write_text("{}")
     monkeypatch.setattr(building, "STAGES", (stage("one"), stage("two")))
-    monkeypatch.setattr(building, "FACTS", stage("facts"))
-    build_tiny(tmp_path, SEED, extra_stages=[stage("adapters")])
-    assert ran == ["one", "two", "two", "adapters", "facts"]
     with pytest.raises(CourseError, match="another seed"):
         build_tiny(tmp_path, SEED + 1)
-    build_tiny(tmp_path, SEED + 1, restart=True)
-    assert ran[5:] == ["one", "two", "facts"]
+    build_tiny(tmp_path, SEED, extra_stages=[stage("adapters")])
+    assert ran == ["one", "two", "two", "adapters", "facts"]
+    build_tiny(tmp_path, SEED + 1)
+    assert ran[5:] == ["one", "two", "facts"]  # a finished build is made anew
+    add_stage(tmp_path, stage("more"))
+    assert ran[8:] == ["more", "facts"]
+    assert {path.name for path in tmp_path.iterdir()} == {"manifest.json"}
 
 
 # ---------------------------------------------------------------------- preferences

@@ -1,14 +1,15 @@
 """Write all of `data/tiny`, stage by stage: prompts, model, preferences, public set, facts about them.
 
 Every stage writes its files atomically and then leaves a mark; a build that was stopped goes on after the
-last mark. The same seed gives the same text files byte for byte; the model, and what is sampled from it,
-is the same on the same machine with the same number of threads.
+last mark, and a finished one leaves none. The same seed gives the same text files byte for byte; the model,
+and what is sampled from it, is the same on the same machine with the same number of threads.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -185,27 +186,38 @@ def build_tiny(
 ) -> dict[str, Any]:
     """Write the bundled world into `output_dir` and return its manifest.
 
+    A finished build is made anew; one that was stopped goes on after its last finished stage.
+
     Args:
         answers: namespace of exercise functions; only `extra_stages` that train adapters need it.
         extra_stages: run after the built-in ones and before the manifest is written.
-        restart: forget the marks of an earlier build instead of going on after them.
+        restart: forget how far an earlier build came.
 
     Raises:
-        CourseError: when the directory holds a build with another seed and `restart` is not set.
+        CourseError: when the directory holds half a build of another seed or recipe.
     """
     build = Build(Path(output_dir), seed, answers)
     build.output_dir.mkdir(parents=True, exist_ok=True)
-    stages = (*STAGES, *extra_stages, FACTS)
-    done = _marks(build, restart)
-    with tqdm(stages, desc="build-tiny", unit="stage") as bar:
+    marks = build.output_dir / MARKS
+    done = {} if restart else _marks(marks, seed)
+    with tqdm((*STAGES, *extra_stages, FACTS), desc="build-tiny", unit="stage") as bar:
         for stage in bar:
             bar.set_postfix_str(stage.name)
-            if stage.name in done and stage is not FACTS:
-                continue
-            started = time.perf_counter()
-            stage.run(build)
-            done[stage.name] = round(time.perf_counter() - started, 1)
-            write_json(build.output_dir / MARKS / "stages.json", {"recipe": _recipe(seed), "seconds": done})
+            if stage.name not in done:
+                started = time.perf_counter()
+                stage.run(build)
+                done[stage.name] = round(time.perf_counter() - started, 1)
+                write_json(marks / "stages.json", {"recipe": _recipe(seed), "seconds": done})
+    shutil.rmtree(marks)
+    print("seconds by stage: " + ", ".join(f"{name} {seconds:.0f}" for name, seconds in done.items()))
+    return read_json(build.output_dir / "manifest.json")
+
+
+def add_stage(output_dir: str | Path, stage: Stage, seed: int = 0, answers: Any = None) -> dict[str, Any]:
+    """Run one more stage over a finished build, describe the result anew, and return the manifest."""
+    build = Build(Path(output_dir), seed, answers)
+    stage.run(build)
+    FACTS.run(build)
     return read_json(build.output_dir / "manifest.json")
 
 
@@ -217,15 +229,15 @@ def _recipe(seed: int) -> str:
     return fingerprint(seed, *(path.read_bytes() for path in (*shaping, *judging)))
 
 
-def _marks(build: Build, restart: bool) -> dict[str, float]:
-    """Seconds by finished stage; empty for a fresh or restarted build."""
-    path = build.output_dir / MARKS / "stages.json"
-    if restart or not path.exists():
+def _marks(marks: Path, seed: int) -> dict[str, float]:
+    """Seconds by finished stage of a build that was stopped; empty for a fresh one."""
+    path = marks / "stages.json"
+    if not path.exists():
         return {}
     state = read_json(path)
-    if state.get("recipe") != _recipe(build.seed):
+    if state.get("recipe") != _recipe(seed):
         raise CourseError(
-            f"{build.output_dir} holds a half-finished or finished build with another seed or recipe; "
-            "choose another --output_dir or start over (restart)"
+            f"{marks.parent} holds half a build of another seed or recipe: choose another --output_dir, or "
+            f"delete {marks} to start over"
         )
     return dict(state["seconds"])

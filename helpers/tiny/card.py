@@ -104,7 +104,8 @@ Rows have the fields of the university project's data; `metadata` holds the fami
 - **Splits.** Slot combinations and names of the dev and test files never occur in the pretraining corpus,
   in the instruction data or in the training pairs, in any wording. Dev is for tuning, test for the final
   table.
-- **Families ({family_count}):** {families}. Every family has the same share of every prompt file.
+- **Families ({family_count}):** {families}.
+  Every family has the same share of every prompt file.
 - **Preferences.** {samples} samples a prompt from the base at T = 1, one pair each; the gold judge's totals
   pass through a Bradley-Terry coin with inverse temperature {inverse:g}. Share of labels that agree with
   gold, the ceiling for a reward model: train {ceiling_train:.3f}, dev {ceiling_dev:.3f}, test
