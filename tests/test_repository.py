@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # From the bottom to the top; rooms on one line are strangers to each other.
 ROOMS = [
     {"errors"},
-    {"files"},
+    {"files", "quiet"},
+    {"guard"},
     {"text"},
     {"models"},
     {"judging", "training"},

@@ -27,6 +27,7 @@ from helpers.course.submission_reader import (
 )
 from helpers.errors import CourseError
 from helpers.files import write_json
+from helpers.guard import guarded
 from helpers.judging.evaluate import STRICT_BELOW, HeadToHead, answer, head_to_head
 from helpers.judging.judge import Judge
 from helpers.text.datasets import Example
@@ -85,7 +86,7 @@ def grade(
         CourseError: only for the instructor's side: public files or answers that are missing. What is
             wrong with the submission is in the results.
     """
-    started, public = time.perf_counter(), Path(public_eval_dir)
+    started, public, answers = time.perf_counter(), Path(public_eval_dir), guarded(answers)
     for name in ("combine_orders", "win_rate", "bootstrap_ci", "pair_accuracy"):
         answer(answers, name)
     if not public.is_dir():

@@ -14,6 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from helpers.errors import CourseError
+from helpers.guard import guarded
 from helpers.judging.gold import gold_scores
 from helpers.judging.judge import Comparison, Judge, Verdict
 from helpers.judging.measure import PolicyReport, gold_metadata
@@ -61,12 +62,8 @@ class HeadToHead:
 
 
 def answer(answers: Any, name: str) -> Callable[..., Any]:
-    """Return the exercise function `name`; CourseError if the learner's file has none yet."""
-    function = getattr(answers, name, None)
-    if not callable(function):
-        source = getattr(answers, "__file__", None) or getattr(answers, "__name__", "the answers file")
-        raise CourseError(f"{source} defines no function {name}(), which evaluation needs: write it first")
-    return function
+    """Return the exercise function `name`, fenced; CourseError if the learner's file has none yet."""
+    return getattr(guarded(answers), name)
 
 
 def head_to_head(

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from helpers.errors import CourseError
+from helpers.guard import guarded
 from helpers.judging.gold import gold_scores
 from helpers.judging.gold_rules import RULES
 from helpers.models.adapters import reference
@@ -133,6 +134,7 @@ def evaluate_policy(
     Raises:
         CourseError: without prompts, or for a model that cannot be scored.
     """
+    answers = guarded(answers)
     if not examples:
         raise CourseError(f"policy {name}: there are no prompts to answer")
     started = time.perf_counter()
@@ -303,6 +305,7 @@ def evaluate_reward(
     Raises:
         CourseError: without usable pairs, or for scores that are not finite (naming the rows).
     """
+    answers = guarded(answers)
     groups, _ = encode_groups(examples, encoder, budget or Budget(), kind="preference")
     scores = [
         (float(chosen), float(rejected)) for chosen, rejected in reward_model.score_groups(groups, batch_size)

@@ -21,6 +21,7 @@ from transformers import get_scheduler
 
 from helpers.errors import CourseError
 from helpers.files import read_json, write_json
+from helpers.guard import guarded
 from helpers.models.hardware import compute_dtype
 from helpers.models.policy import response_logprobs
 from helpers.models.reward_model import RewardModel
@@ -65,6 +66,7 @@ class Algorithm:
     name: str
     advantages: Callable[[Any, torch.Tensor, int], torch.Tensor]
     loss: Callable[[Any, torch.Tensor, MicroBatch, OnlineConfig], torch.Tensor]
+    uses: tuple[str, ...]  # the answers that shape the weights
 
 
 def grpo_step_loss(
@@ -88,7 +90,7 @@ def group_relative(answers: Any, rewards: torch.Tensor, group_size: int) -> torc
     return answers.group_advantages(rewards, group_size)
 
 
-ALGORITHMS = {"grpo": Algorithm("grpo", group_relative, grpo_step_loss)}
+ALGORITHMS = {"grpo": Algorithm("grpo", group_relative, grpo_step_loss, ("group_advantages", "grpo_loss"))}
 
 
 class OnlineTrainer:
@@ -301,7 +303,8 @@ def train_online(
     """
     if config.algo not in ALGORITHMS:
         raise CourseError(f"--algo {config.algo} is not one of {', '.join(ALGORITHMS)}")
-    space = open_workspace(config, config.algo)
+    answers = guarded(answers)
+    space = open_workspace(config, config.algo, answers.fingerprints(*ALGORITHMS[config.algo].uses))
     if done := finished_result(space.run):
         return done
     examples, _ = load_groups(space, "prompts")

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from helpers.errors import CourseError
+from helpers.guard import guarded
 from helpers.models.policy import reference_logprobs, response_logprobs
 from helpers.text.groups import Group, make_batch
 from helpers.training.configs import PreferenceConfig
@@ -116,7 +117,8 @@ def train_preference(config: PreferenceConfig, answers: Any, *, stop_at_step: in
     """
     if config.algo not in LOSSES:
         raise CourseError(f"--algo {config.algo} is not one of {', '.join(LOSSES)}")
-    space = open_workspace(config, config.algo)
+    answers = guarded(answers)
+    space = open_workspace(config, config.algo, answers.fingerprints(LOSSES[config.algo]))
     if done := finished_result(space.run):
         return done
     _, groups = load_groups(space, "preference")

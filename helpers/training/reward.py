@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 from helpers.errors import CourseError
 from helpers.files import write_json
+from helpers.guard import guarded
 from helpers.models import loading
 from helpers.models.reward_model import RewardModel
 from helpers.text.datasets import Example
@@ -96,7 +98,17 @@ def margins_of(examples: Sequence[Example], field: str | None) -> list[float | N
     """The Bradley-Terry margin of every pair, from a row field; None without a field."""
     if field is None:
         return [None] * len(examples)
-    return [float(example.metadata.get(field) or 0.0) for example in examples]
+    margins: list[float | None] = []
+    for example in examples:
+        value = example.metadata.get(field)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            numbers = sorted(k for k, v in example.metadata.items() if isinstance(v, (int, float)))
+            raise CourseError(
+                f"--margin_field {field}: row {example.row_id} holds {value!r:.40} there, not a number"
+                f" (its numbers: {', '.join(numbers) or 'none'})"
+            )
+        margins.append(float(value))
+    return margins
 
 
 def build_reward_model(space: Workspace, answers: Any) -> RewardModel:
@@ -119,7 +131,10 @@ def train_reward_model(config: RewardConfig, answers: Any, *, stop_at_step: int 
     Args:
         answers: namespace with `bradley_terry_loss`, `pair_accuracy` and `last_token_index`.
     """
-    space = open_workspace(config, "reward_model")
+    answers = guarded(answers)
+    space = open_workspace(
+        config, "reward_model", answers.fingerprints("bradley_terry_loss", "last_token_index")
+    )
     if done := finished_result(space.run):
         return done
     examples, groups = load_groups(space, "preference")

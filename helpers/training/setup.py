@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import random
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,15 +67,20 @@ class RunResult:
     metrics: dict[str, Any]
 
 
-def open_workspace(config: Config, algo: str) -> Workspace:
-    """Resolve the settings by profile, open the run directory and load the tokenizer."""
+def open_workspace(config: Config, algo: str, learned_from: dict[str, str] | None = None) -> Workspace:
+    """Resolve the settings by profile, open the run directory and load the tokenizer.
+
+    learned_from: fingerprints of the answers that shape the weights; a run is not taken for another's that
+    was trained by other functions.
+    """
     hardware = probe()
     profile = pick_profile(config.profile, hardware)
     config = resolve(config, profile.defaults(algo))
     place = config.output_dir or f"runs/{profile.name}_{algo}_seed{config.seed}"
     config = dataclasses.replace(config, output_dir=place, profile=profile.name)
     run = RunDir(place, resume=config.resume, overwrite=config.overwrite)
-    changed = run.write_config({"algo": algo, **dataclasses.asdict(config)})
+    functions = {f"answers.{name}": mark for name, mark in (learned_from or {}).items()}
+    changed = run.write_config({"algo": algo, **dataclasses.asdict(config), **functions})
     if changed and config.resume:
         print(f"resuming {place} with changed settings: {', '.join(changed)}")
     if config.seed is not None:
@@ -84,9 +90,12 @@ def open_workspace(config: Config, algo: str) -> Workspace:
 
 
 def finished_result(run: RunDir) -> RunResult | None:
-    """The result of a run that has already come to its end, or None."""
+    """The result of a run that has already come to its end and still holds it, or None."""
     metrics = run.finished_metrics()
-    return RunResult(run.path, run.final_path, metrics) if metrics is not None else None
+    if metrics is None or not (run.final_path.is_dir() and any(run.final_path.iterdir())):
+        return None
+    print(f"{run.path} is finished already; --overwrite trains it again", file=sys.stderr)
+    return RunResult(run.path, run.final_path, metrics)
 
 
 def environment() -> dict[str, str]:

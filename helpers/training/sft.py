@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from helpers.guard import guarded
 from helpers.models.policy import response_logprobs
 from helpers.text.groups import Group, make_batch, pad_groups
 from helpers.training.configs import SFTConfig
@@ -90,7 +91,9 @@ def train_sft(config: SFTConfig, answers: Any, *, stop_at_step: int | None = Non
         answers: namespace with `perplexity` and, with `fused` off, `sft_loss` and `response_mask`.
         stop_at_step: stop there as an interruption would (tests).
     """
-    space = open_workspace(config, "sft")
+    answers = guarded(answers)
+    used = () if config.fused else ("sft_loss", "response_mask")
+    space = open_workspace(config, "sft", answers.fingerprints(*used))
     if done := finished_result(space.run):
         return done
     _, groups = load_groups(space, "sft")
