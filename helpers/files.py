@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -16,22 +17,63 @@ from helpers.errors import CourseError
 
 
 @contextmanager
+def writing(path: str | Path) -> Iterator[None]:
+    """Turn what the file system refuses inside the block into a CourseError that names the place."""
+    try:
+        yield
+    except CourseError:
+        raise
+    except OSError as problem:
+        raise CourseError(f"{path} cannot be written: {explained(problem)}") from problem
+    except Exception as problem:
+        if not full_disk(problem, Path(path)):
+            raise
+        raise CourseError(f"{path} cannot be written: {FULL}") from problem
+
+
+FULL = "the disk is full, or your quota used up; make room and run the same command again"
+
+
+def explained(problem: OSError) -> str:
+    """What went wrong with a file, and what to do, in one line."""
+    if problem.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)):
+        return FULL
+    return f"{problem.strerror or problem}; choose another place, or clear this one"
+
+
+def full_disk(problem: Exception, path: Path) -> bool:
+    """True for the complaint of a library that writes by itself (torch, safetensors) on a full disk."""
+    if "No space left" in str(problem) or "quota exceeded" in str(problem):
+        return True
+    writer_failed = "PytorchStreamWriter" in str(problem) or "iostream error" in str(problem)
+    try:
+        return writer_failed and shutil.disk_usage(path.parent).free < LITTLE
+    except OSError:
+        return False
+
+
+LITTLE = 2**20  # bytes
+
+
+@contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; move it there only if the block succeeds.
 
-    The block may create a file or a directory. An existing file or directory at `path` is replaced.
+    The block may create a file or a directory. An existing file or directory at `path` is replaced by one
+    of its kind. Raises CourseError where the place cannot be written.
     """
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    draft = scratch / target.name
-    try:
-        yield draft
-        if target.is_dir() and draft.is_dir():
-            os.rename(target, scratch / "replaced")
-        os.replace(draft, target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    with writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name[:80]}.", dir=target.parent))
+        draft = scratch / target.name
+        try:
+            yield draft
+            if target.is_dir() and draft.is_dir():
+                os.rename(target, scratch / "replaced")
+            os.replace(draft, target)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def data_dir() -> Path:
@@ -40,9 +82,14 @@ def data_dir() -> Path:
 
 
 def find_data(name: str | Path) -> str:
-    """Turn a data set's name into a path where it is one: bundled names such as data/tiny work from anywhere."""
+    """Turn the name of a bundled data set, such as data/tiny, into its path; other names stay as they are."""
     parts = Path(name).parts
-    if not Path(name).exists() and len(parts) > 1 and parts[0] == "data" and data_dir().joinpath(*parts[1:]).exists():
+    if (
+        not os.path.exists(name)
+        and len(parts) > 1
+        and parts[0] == "data"
+        and data_dir().joinpath(*parts[1:]).exists()
+    ):
         return str(data_dir().joinpath(*parts[1:]))
     return str(name)
 
@@ -60,12 +107,23 @@ def write_json(path: str | Path, value: Any) -> None:
 
 def read_json(path: str | Path) -> Any:
     """Read a JSON file; a missing or malformed one raises CourseError naming it."""
+    text = read_text(path)
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise CourseError(f"{path} is not valid JSON: {problem}") from None
+
+
+def read_text(path: str | Path) -> str:
+    """Read a UTF-8 file; one that is missing, unreadable or binary raises CourseError naming it."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise CourseError(f"{path} does not exist") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as problem:
-        raise CourseError(f"{path} is not valid JSON: {problem}") from None
+    except OSError as problem:
+        raise CourseError(f"{path} cannot be read: {problem.strerror or problem}") from None
+    except ValueError as problem:  # not UTF-8, or a null byte in the name
+        raise CourseError(f"{path} is not UTF-8 text: {problem}") from None
 
 
 def write_jsonl(path: str | Path, rows: Iterable[dict[str, Any]]) -> None:
@@ -81,18 +139,12 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
     Data sets, where single bad rows are dropped and reported, are read by `helpers.text.datasets`.
     """
     rows = []
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError:
-        raise CourseError(f"{path} does not exist") from None
-    except UnicodeDecodeError as problem:
-        raise CourseError(f"{path} is not UTF-8 text: {problem}") from None
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as problem:
+        except (ValueError, RecursionError) as problem:
             raise CourseError(f"{path} line {number} is not JSON: {problem}") from None
         if not isinstance(row, dict):
             raise CourseError(f"{path} line {number} is not a JSON object")

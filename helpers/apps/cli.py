@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from helpers.errors import CourseError
+from helpers.files import explained
 
 SUMMARY = {
     "course": "the main job: train every method, evaluate, submit, grade, report",
@@ -34,16 +35,42 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(usage())
         return 0 if words else 2
     try:
-        return run(words[0], words[1:])
+        check_words(words)
+        status = run(words[0], words[1:])
+        sys.stdout.flush()  # here, where a reader that went away can still be told from a fault
+        return status
     except CourseError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+        return complain(f"error: {problem}", 2)
+    except KeyboardInterrupt as problem:
+        return complain(str(problem) or "interrupted; the same command goes on where it can", 130)
     except BrokenPipeError:  # the reader, such as `head`, went away
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as problem:  # a place nobody looked at before it was used
+        place = f"{problem.filename}: " if isinstance(problem.filename, str) else ""
+        return complain(f"error: {place}{explained(problem)}", 2)
+
+
+def complain(message: str, status: int) -> int:
+    """Print a message on stderr, below any progress bar and in letters it can show; return the status."""
+    if "tqdm" in sys.modules:
+        for bar in list(getattr(sys.modules["tqdm"].tqdm, "_instances", ())):
+            bar.close()
+    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+    print(message.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
+    return status
+
+
+def check_words(words: Sequence[str]) -> None:
+    """Refuse what no flag means: empty values, as an unset shell variable leaves them, and null bytes."""
+    for place, word in enumerate(words):
+        flag = word[:-1] if word.startswith("-") and word.endswith("=") else None
+        if not word.strip():
+            flag = words[place - 1] if place else "the command"
+        if flag:
+            raise CourseError(f"{flag} is empty: give it a value, or leave it out")
+        if "\0" in word:
+            raise CourseError(f"{word!r} holds a null byte")
 
 
 def run(command: str, words: list[str]) -> int:

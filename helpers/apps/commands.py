@@ -12,6 +12,7 @@ from helpers.apps.flags import parse, take_flag
 from helpers.course.answers import load_answers
 from helpers.course.stages import ALGOS, trainer_of
 from helpers.errors import CourseError
+from helpers.training.run_rows import plain
 
 DEFAULT_ANSWERS = "solutions.answers"
 
@@ -33,6 +34,8 @@ def course(words: list[str]) -> int:
     from helpers.course.pipeline import CourseConfig, run_course
 
     config = parse(CourseConfig, words, "course")
+    if config.max_steps is not None and config.max_steps < 1:
+        raise CourseError(f"--max_steps must be at least 1, not {config.max_steps}")
     result = run_course(config, load_answers(config.answers or DEFAULT_ANSWERS, fallback=DEFAULT_ANSWERS))
     verdicts = [figures["passed"] for figures in result["methods"].values()] + [
         result["reward_model"]["passed"]
@@ -56,7 +59,7 @@ def train(words: list[str]) -> int:
     if hasattr(config, "algo"):
         config.algo = algo
     result = trainer.train(config, answers)
-    print(json.dumps({"run": str(result.run_dir), "final": str(result.final), **result.metrics}))
+    print(json.dumps(plain({"run": result.run_dir, "final": result.final, **result.metrics})))
     return 0
 
 

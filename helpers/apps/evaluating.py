@@ -16,6 +16,10 @@ from helpers.models.profiles import pick_profile
 from helpers.models.reward_model import RewardModel
 from helpers.text.chat import Budget, ChatEncoder
 from helpers.text.datasets import encode_groups, load_examples, report_source
+from helpers.text.formats import FORMATS, KINDS
+from helpers.text.trees import NAME as TREES
+
+FORMAT_NAMES = tuple(known.name for known in FORMATS)
 
 
 def named_adapters(text: str) -> dict[str, Path]:
@@ -24,6 +28,8 @@ def named_adapters(text: str) -> dict[str, Path]:
     An entry without a name is called after its run directory.
     """
     found: dict[str, Path] = {}
+    if text and not text.replace(",", "").strip():
+        raise CourseError(f"--adapters {text} names nothing: give DIR or name=DIR, with commas between them")
     for entry in filter(None, (part.strip() for part in text.split(","))):
         name, _, path = entry.rpartition("=")
         place = adapter_directory(Path(path))
@@ -101,7 +107,13 @@ def evaluate_adapters(config: Any, answers: Any) -> str:
 def data_report(config: Any) -> str:
     """Load a data set and say what was kept and dropped; with a model, encode it and count truncation too."""
     source = find_data(config.source)
+    if config.kind is not None and config.kind not in KINDS:
+        raise CourseError(f"--kind is one of {', '.join(KINDS)}, not {config.kind!r}")
+    if config.format is not None and config.format not in (*FORMAT_NAMES, TREES):
+        raise CourseError(f"--format is one of {', '.join((*FORMAT_NAMES, TREES))}, not {config.format!r}")
     if not config.model_name:
+        if config.limit is not None:
+            raise CourseError("--limit needs --model_name: without a model every row is read")
         return report_source(source, split=config.split, kind=config.kind, format=config.format)
     kind = config.kind or "preference"
     loaded = load_examples(source, split=config.split, kind=kind, limit=config.limit, format=config.format)

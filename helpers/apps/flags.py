@@ -6,6 +6,7 @@ import difflib
 from typing import Any
 
 from helpers.errors import CourseError
+from helpers.training.configs import check_ranges
 
 
 def parse(kind: Any, words: list[str], command: str) -> Any:
@@ -23,6 +24,7 @@ def parse(kind: Any, words: list[str], command: str) -> Any:
         near = difflib.get_close_matches(rest[0].split("=")[0], known, n=1)
         hint = f"; did you mean {near[0]}?" if near else f"; see python -m helpers {command} --help"
         raise CourseError(f"{command}: unknown argument {rest[0]}{hint}")
+    check_ranges(dict(vars(config)))
     return config
 
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from helpers.apps.evaluating import adapter_directory
 from helpers.course.autograder import grade, render_results
 from helpers.course.pipeline import load_adapters
-from helpers.course.submission import write_policy_submission, write_reward_submission, zip_submission
+from helpers.course.submission import (
+    check_budget,
+    policy_file,
+    write_policy_submission,
+    write_reward_submission,
+    zip_submission,
+)
 from helpers.errors import CourseError
 from helpers.files import data_dir
 from helpers.judging.measure import Role
 from helpers.judging.registry import make_judge
 from helpers.models import loading
 from helpers.models.profiles import pick_profile
-from helpers.models.reward_model import RewardModel
+from helpers.models.reward_model import RewardModel, read_card
 from helpers.text.chat import Budget, ChatEncoder
 
 PROMPTS, PAIRS = "public_test_gen_prompts_*.jsonl", "public_test_prefs_*.jsonl"
@@ -41,6 +48,7 @@ def submit_part(kind: str, config: Any, answers: Any) -> str:
     """Write one part of a submission and say what was written."""
     if kind == "zip":
         return f"wrote {zip_submission(config.output_dir, config.zip)}"
+    check_parts(kind, config)
     profile = pick_profile(config.profile)
     public = public_directory(config.public_eval)
     budget = Budget(
@@ -48,13 +56,12 @@ def submit_part(kind: str, config: Any, answers: Any) -> str:
         config.max_response_tokens or profile.max_response_tokens,
         config.max_new_tokens or profile.max_new_tokens,
     )
+    check_budget(budget)
     name = config.model_name or profile.model_name
     encoder = ChatEncoder(loading.load_tokenizer(name))
     base = loading.load_base(name, profile, quantization=config.quantization)
     if kind == "policy":
         return submit_policy(config, base, encoder, public, budget)
-    if not config.reward_model:
-        raise CourseError("submit reward_model needs --reward_model DIR, such as runs/my_rm/final")
     reward_model = RewardModel.load(
         config.reward_model, base, answers.last_token_index, pad_id=encoder.pad_id, layout=profile.layout
     )
@@ -69,10 +76,21 @@ def submit_part(kind: str, config: Any, answers: Any) -> str:
     return written.render()
 
 
-def submit_policy(config: Any, base: Any, encoder: ChatEncoder, public: Path, budget: Budget) -> str:
-    """Generate the answers of one policy."""
+def check_parts(kind: str, config: Any) -> None:
+    """Raise CourseError, before a model is loaded for minutes, where a flag is missing or names nothing."""
+    if kind == "reward_model":
+        if not config.reward_model:
+            raise CourseError("submit reward_model needs --reward_model DIR, such as runs/my_rm/final")
+        read_card(Path(config.reward_model))
+        return
     if not config.method or not config.adapter:
         raise CourseError("submit policy needs --method NAME and --adapter DIR")
+    policy_file(config.method)
+    adapter_directory(Path(config.adapter))
+
+
+def submit_policy(config: Any, base: Any, encoder: ChatEncoder, public: Path, budget: Budget) -> str:
+    """Generate the answers of one policy."""
     place = adapter_directory(Path(config.adapter))
     written = write_policy_submission(
         config.output_dir,
@@ -89,8 +107,12 @@ def submit_policy(config: Any, base: Any, encoder: ChatEncoder, public: Path, bu
 def grade_submission(config: Any, answers: Any) -> int:
     """Grade, print the table, and return 1 if a part fails."""
     source = Path(config.submission)
+    if not os.path.exists(source):
+        raise CourseError(f"{source} does not exist: give a submission directory or a zip")
     output = Path(config.output) if config.output else source.parent / f"{source.stem}_results.json"
-    results = grade(source, public_directory(config.public_eval), make_judge(config.judge), answers, output)
+    public = public_directory(config.public_eval)
+    public_file(public, PROMPTS), public_file(public, PAIRS)
+    results = grade(source, public, make_judge(config.judge), answers, output)
     print(render_results(results))
     print(f"results: {output}")
     return 0 if all(test.get("status") == "passed" for test in results["tests"]) else 1

@@ -17,13 +17,13 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from peft.tuners.tuners_utils import BaseTunerLayer
-from safetensors import safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 from transformers import PreTrainedModel
 
 from helpers.errors import CourseError
-from helpers.files import atomic_path
+from helpers.files import atomic_path, read_json
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -224,6 +224,9 @@ def load_adapter(
                 f"{source} is no saved adapter: {file} is missing; give the 'adapter' directory of a run,"
                 " such as runs/my_run/final/adapter"
             )
+    card = read_json(source / CONFIG_FILE)
+    if not isinstance(card, dict) or "peft_type" not in card:
+        raise CourseError(f"{source / CONFIG_FILE} is no adapter's: its peft_type is missing")
     _check_fits(model, source)
     if isinstance(model, PeftModel):
         state = _AdapterState.of(model)
@@ -248,19 +251,27 @@ def restore_adapter(model: PeftModel, name: str, path: str | Path) -> None:
     if not file.is_file():
         raise CourseError(f"{path} is no saved adapter: {WEIGHTS_FILE} is missing")
     own = {k.replace(f".{name}.", "."): w for k, w in model.named_parameters() if f".{name}." in k}
-    saved = load_file(file)
+    saved = read_tensors(file)
     if {k: w.shape for k, w in own.items()} != {k: w.shape for k, w in saved.items()}:
         raise CourseError(f"{path} holds an adapter of another base or rank than {name!r}")
     for key, weight in own.items():
         weight.copy_(saved[key])
 
 
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """Read a safetensors file; CourseError for one that is missing, cut short or something else."""
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as problem:
+        reason = "it does not exist" if isinstance(problem, FileNotFoundError) else problem
+        raise CourseError(f"{path} cannot be read ({reason}): copy it again, or train it again") from None
+
+
 def _check_fits(model: nn.Module, source: Path) -> None:
     """Raise CourseError unless every saved LoRA matrix fits a linear layer of the base."""
     base = model.get_base_model() if isinstance(model, PeftModel) else model
     modules = dict(base.named_modules())
-    with safe_open(source / WEIGHTS_FILE, framework="pt") as weights:
-        shapes = {key: weights.get_slice(key).get_shape() for key in weights.keys()}  # noqa: SIM118
+    shapes = {key: weight.shape for key, weight in read_tensors(source / WEIGHTS_FILE).items()}
     for key, shape in shapes.items():
         path, _, factor = key.removeprefix(SAVED_PREFIX).removesuffix(".weight").rpartition(".")
         if factor not in ("lora_A", "lora_B"):

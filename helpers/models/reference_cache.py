@@ -137,5 +137,5 @@ class ReferenceFile:
         try:
             with atomic_path(self.path) as draft:
                 save_file({"logprobs": flat, "lengths": lengths}, draft, metadata=meta)
-        except OSError as problem:
-            warnings.warn(f"{self.path} could not be written ({problem}); nothing is cached", stacklevel=3)
+        except CourseError as problem:
+            warnings.warn(f"{problem}; nothing is cached", stacklevel=3)

@@ -13,12 +13,19 @@ from typing import Any
 
 import torch
 from peft import PeftModel
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 
 from helpers.errors import CourseError
 from helpers.files import atomic_path, read_json, write_json
-from helpers.models.adapters import active_adapter, check_adapter, load_adapter, reference, save_adapter
+from helpers.models.adapters import (
+    active_adapter,
+    check_adapter,
+    load_adapter,
+    read_tensors,
+    reference,
+    save_adapter,
+)
 from helpers.models.loading import load_base
 from helpers.models.policy import layout_for, response_hidden
 from helpers.text.groups import Group, TokenBatch, make_batch
@@ -163,7 +170,7 @@ class RewardModel(nn.Module):
         folder, name = (
             (ADAPTER, "adapter_model.safetensors") if kind == "adapter" else (MODEL, "model.safetensors")
         )
-        saved = load_file(source / folder / name)
+        saved = read_tensors(source / folder / name)
         for key, weight in self.model.named_parameters():
             if self.adapter is not None:
                 if f".{self.adapter}." not in key:
@@ -174,7 +181,7 @@ class RewardModel(nn.Module):
                     f"{source / folder}: {key} is missing or of another shape; wrong checkpoint?"
                 )
             weight.copy_(saved[key])
-        self.head.load_state_dict(load_file(source / HEAD))
+        self.head.load_state_dict(read_tensors(source / HEAD))
 
     @classmethod
     def load(
@@ -205,7 +212,7 @@ class RewardModel(nn.Module):
                     read_json(source / ADAPTER / "adapter_config.json")["base_model_name_or_path"]
                 )
             model, adapter = load_adapter(base, source / ADAPTER, name, trainable=trainable), name
-        head = _head(load_file(source / HEAD), model)
+        head = _head(read_tensors(source / HEAD), model)
         head.requires_grad_(trainable)
         return cls(model, adapter, head, last_token_index, pad_id=pad_id, layout=layout)
 
@@ -218,11 +225,16 @@ def read_card(source: Path) -> dict[str, Any]:
                 f"{source} is no reward model: {file} is missing; give the final/ directory of a"
                 " `train --algo reward_model` run"
             )
-    return read_json(source / CARD)
+    card = read_json(source / CARD)
+    if not isinstance(card, dict) or card.get("kind") not in ("adapter", "full"):
+        raise CourseError(f"{source / CARD} is damaged: its kind is neither adapter nor full")
+    return card
 
 
 def _head(tensors: dict[str, torch.Tensor], model: Any) -> nn.Linear:
     """A linear layer with the given weights, on the model's device. Raises CourseError for a wrong width."""
+    if {name: tensor.dim() for name, tensor in tensors.items()} != {"weight": 2, "bias": 1}:
+        raise CourseError(f"the score head holds {', '.join(tensors) or 'nothing'}, not a weight and a bias")
     size, width = tensors["weight"].shape[1], model.config.hidden_size
     if size != width:
         raise CourseError(

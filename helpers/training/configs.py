@@ -7,6 +7,7 @@ A field left at None is decided by the profile (`Profile.training[algo]`) and, f
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -215,7 +216,6 @@ def resolve(config: Config, profile_defaults: dict[str, Any]) -> Config:
 
 
 AT_LEAST_ONE = (
-    "micro_batch_tokens",
     "per_device_train_batch_size",
     "gradient_accumulation_steps",
     "max_prompt_tokens",
@@ -223,9 +223,16 @@ AT_LEAST_ONE = (
     "max_new_tokens",
     "lora_r",
     "logging_steps",
+    "save_total_limit",
+    "train_limit",
+    "eval_limit",
     "group_size",
     "num_epochs",
     "minibatch_size",
+    "generation_batch_size",
+    "batch_size",
+    "limit",
+    "pairs",
 )
 POSITIVE = (
     "learning_rate",
@@ -233,6 +240,7 @@ POSITIVE = (
     "beta",
     "max_grad_norm",
     "clip_eps",
+    "clip_eps_high",
     "lora_alpha",
     "num_train_epochs",
 )
@@ -240,28 +248,79 @@ NOT_NEGATIVE = (
     "kl_coef",
     "eval_steps",
     "save_steps",
+    "eval_samples",
+    "eval_holdout",
     "weight_decay",
     "lora_dropout",
     "warmup_ratio",
     "min_new_tokens",
+    "center_rewards_coefficient",
 )
+BELOW_ONE = ("lora_dropout", "warmup_ratio")
+MAY_BE_INFINITE = ("max_grad_norm",)  # no clipping
+# Those that need nothing but the number of steps.
+SCHEDULES = (
+    "linear",
+    "cosine",
+    "cosine_with_restarts",
+    "polynomial",
+    "constant",
+    "constant_with_warmup",
+    "inverse_sqrt",
+)
+CHOICES = {
+    "lr_scheduler_type": SCHEDULES,
+    "layout": ("packed", "padded"),
+    "quantization": ("none", "nf4"),
+    "backend": ("transformers", "unsloth"),
+    "report_to": ("none", "wandb"),
+}
 
 
 def check_values(config: RunSettings) -> None:
     """Raise CourseError for the first value outside its range."""
-    rules = [(AT_LEAST_ONE, lambda v: v >= 1, "at least 1"), (POSITIVE, lambda v: v > 0, "greater than 0")]
-    rules.append((NOT_NEGATIVE, lambda v: v >= 0, "0 or more"))
-    for names, holds, words in rules:
-        for name in names:
-            value = getattr(config, name, None)
-            if value is not None and not holds(value):
-                raise CourseError(f"--{name} must be {words}, not {value}")
-    if config.lora_dropout is not None and config.lora_dropout >= 1:
-        raise CourseError(f"--lora_dropout must be below 1, not {config.lora_dropout}")
-    if config.report_to not in ("none", "wandb"):
-        raise CourseError(f"--report_to is none or wandb, not {config.report_to}")
+    values = {item.name: getattr(config, item.name) for item in dataclasses.fields(config)}
+    check_ranges(values)
+    for name, value in values.items():
+        if isinstance(value, str) and not value.strip() and name != "output_dir":
+            raise CourseError(f"--{name} is empty: give it a value, or leave it out")
+    for name, choices in CHOICES.items():
+        value = getattr(config, name)
+        if value not in choices:
+            raise CourseError(f"--{name} is one of {', '.join(choices)}, not {value!r}")
+    check_steps(config)
     if isinstance(config, OnlineConfig):
         check_online(config)
+
+
+def check_ranges(values: dict[str, Any]) -> None:
+    """Raise CourseError for the first number outside its range; names that have none are left alone."""
+    rules = [(AT_LEAST_ONE, lambda v: v >= 1, "at least 1"), (POSITIVE, lambda v: v > 0, "greater than 0")]
+    rules.append((NOT_NEGATIVE, lambda v: v >= 0, "0 or more"))
+    rules.append((BELOW_ONE, lambda v: v < 1, "below 1"))
+    for name, value in values.items():
+        if isinstance(value, float) and math.isinf(value) and name not in MAY_BE_INFINITE:
+            raise CourseError(f"--{name} must be a finite number, not {value}")
+    for names, holds, words in rules:
+        for name in names:
+            value = values.get(name)
+            if value is not None and not holds(value):
+                raise CourseError(f"--{name} must be {words}, not {value}")
+    check_seed(values.get("seed", 0))
+
+
+def check_seed(seed: int) -> None:
+    """Raise CourseError for a seed that some generator would not take."""
+    if not 0 <= seed < 2**32:
+        raise CourseError(f"--seed must be from 0 to {2**32 - 1}, not {seed}")
+
+
+def check_steps(config: RunSettings) -> None:
+    """Raise CourseError for a number of steps that is no number of steps."""
+    by_epochs = isinstance(config, EpochSettings)
+    if config.max_steps < 1 and not (by_epochs and config.max_steps == -1):
+        instead = " or -1, to go by --num_train_epochs" if by_epochs else ""
+        raise CourseError(f"--max_steps must be at least 1{instead}, not {config.max_steps}")
 
 
 def check_online(config: OnlineConfig) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tqdm.auto import tqdm
 
-from helpers.errors import CourseError
 from helpers.files import atomic_path
 from helpers.models.hardware import compute_dtype
 from helpers.training.setup import RunResult, Workspace
@@ -82,7 +82,7 @@ def write_final(path: Path, save: Callable[[Path], None]) -> None:
 
 
 class explained_interrupt:
-    """Turn Ctrl-C into a sentence that says how to go on."""
+    """Say on Ctrl-C how to go on, and close the progress bar of a run that ends early."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -91,8 +91,16 @@ class explained_interrupt:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        if kind is not None:
+            close_bars()
         if kind is KeyboardInterrupt:
-            raise CourseError(
+            raise KeyboardInterrupt(
                 f"interrupted; {self.path} keeps everything up to its last checkpoint: "
-                "run the same command with --resume to go on"
+                "run the same command again to go on"
             ) from None
+
+
+def close_bars() -> None:
+    """End the lines of unfinished progress bars, so that a message begins on a line of its own."""
+    for bar in list(getattr(tqdm, "_instances", ())):
+        bar.close()

@@ -3,7 +3,7 @@
     config.json                      what was run
     metrics.csv                      long rows: step, then named columns; columns may appear later
     samples.jsonl                    {"step": …, prompt, response, …}
-    checkpoints/step_000100/…        each there as a whole or not at all
+    checkpoints/step_000100/…        each there as a whole or not at all, with a list of its files
     final/…                          the trainer's result
     finished.json                    the closing metrics; present exactly if the run came to its end
     run.lock                         who is writing just now
@@ -14,14 +14,11 @@ a crash has no line end and is ignored by the readers, and dropped before the ne
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import math
-import os
 import re
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,8 +26,21 @@ from types import TracebackType
 from typing import Any
 
 from helpers.errors import CourseError
-from helpers.files import atomic_path, read_json, write_json, write_text
+from helpers.files import atomic_path, read_json, write_json, write_text, writing
 from helpers.training.run_lock import RunLock
+from helpers.training.run_rows import (
+    append,
+    cell,
+    csv_line,
+    drop_torn_end,
+    plain,
+    read_metric_rows,
+    read_sample_rows,
+    step_of,
+)
+from helpers.training.seal import damage, seal
+
+__all__ = ["RunDir", "read_metric_rows", "read_sample_rows"]
 
 CONFIG, METRICS, SAMPLES, FINISHED = "config.json", "metrics.csv", "samples.jsonl", "finished.json"
 CHECKPOINTS, FINAL, LOCK = "checkpoints", "final", "run.lock"
@@ -51,9 +61,10 @@ class RunDir:
     def __init__(self, path: str | Path, *, resume: bool = False, overwrite: bool = False) -> None:
         self.path = Path(path)
         self.resume, self.overwrite = resume, overwrite
-        if self.path.exists() and not self.path.is_dir():
-            raise CourseError(f"{self.path} is a file, not a directory: choose another --output_dir")
-        self.path.mkdir(parents=True, exist_ok=True)
+        with writing(f"--output_dir {self.path}"):
+            if self.path.exists() and not self.path.is_dir():
+                raise CourseError(f"{self.path} is a file, not a directory: choose another --output_dir")
+            self.path.mkdir(parents=True, exist_ok=True)
         self._lock = RunLock(self.path / LOCK)
         self._columns: list[str] | None = None  # of metrics.csv as it lies on disk; None: not read yet
         self._last_step = 0
@@ -85,15 +96,16 @@ class RunDir:
         """Write config.json; return the names of the settings that differ from an earlier run here.
 
         Without `resume` or `overwrite` a directory that holds another configuration, or files that are no
-        run at all, is refused. The same configuration is the same run: it is opened as it lies, and the
-        caller continues from `latest_checkpoint` or starts over with `truncate_to(0)`.
+        run at all, is refused, unless nothing was trained there yet: a run that failed on a wrong flag may
+        be started again with the right one. The same configuration is the same run: it is opened as it lies,
+        and the caller continues from `latest_checkpoint` or starts over with `truncate_to(0)`.
         """
         new = plain(dict(config))
         old = read_json(self.config_path) if self.config_path.exists() else None
         changed = _changed_keys(old, new) if isinstance(old, dict) else []
         if old is None:
             self._refuse_foreign_files()
-        elif changed and not (self.resume or self.overwrite):
+        elif changed and not (self.resume or self.overwrite or self._never_began()):
             raise CourseError(_other_config_message(self.path, old, new, changed))
         self._acquire()
         if self.overwrite and not self.resume:
@@ -156,8 +168,8 @@ class RunDir:
         if fresh:
             self._columns = columns = [*columns, *fresh]
             self._rewrite_metrics(read_metric_rows(self.metrics_path)[1])
-        row = {"step": int(step), **{name: _cell(value) for name, value in metrics.items()}}
-        _append(self.metrics_path, _csv_line([row.get(name) for name in columns]))
+        row = {"step": int(step), **{name: cell(value) for name, value in metrics.items()}}
+        append(self.metrics_path, csv_line([row.get(name) for name in columns]))
         self._last_step = int(step)
         for listener in self._followers:
             listener(int(step), row)
@@ -170,8 +182,8 @@ class RunDir:
         """Append rows such as {"prompt", "response", "reward"} to samples.jsonl, each with its step."""
         self._acquire()
         lines = [json.dumps({"step": int(step), **plain(dict(row))}, ensure_ascii=False) for row in rows]
-        _drop_torn_end(self.samples_path)
-        _append(self.samples_path, "".join(line + "\n" for line in lines))
+        drop_torn_end(self.samples_path)
+        append(self.samples_path, "".join(line + "\n" for line in lines))
 
     def read_samples(self) -> list[dict[str, Any]]:
         """Return the whole rows of samples.jsonl."""
@@ -182,10 +194,10 @@ class RunDir:
         self._acquire()
         (self.path / FINISHED).unlink(missing_ok=True)
         self._columns, rows = read_metric_rows(self.metrics_path)
-        kept = [row for row in rows if _step_of(row) <= step]
+        kept = [row for row in rows if step_of(row) <= step]
         if self._columns:
             self._rewrite_metrics(kept)
-        self._last_step = _step_of(kept[-1]) if kept else 0
+        self._last_step = step_of(kept[-1]) if kept else 0
         if self.samples_path.exists():
             samples = [row for row in self.read_samples() if int(row.get("step", 0)) <= step]
             lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in samples]
@@ -202,6 +214,7 @@ class RunDir:
         with atomic_path(self.path / CHECKPOINTS / f"step_{step:06d}") as draft:
             draft.mkdir()
             yield draft
+            seal(draft)
 
     def checkpoints(self) -> list[tuple[int, Path]]:
         """Return (step, path) of every whole checkpoint, oldest first. Drafts and empty ones do not count."""
@@ -214,9 +227,13 @@ class RunDir:
         return sorted(found)
 
     def latest_checkpoint(self) -> tuple[int, Path] | None:
-        """Return (step, path) of the newest whole checkpoint, or None."""
-        found = self.checkpoints()
-        return found[-1] if found else None
+        """Return (step, path) of the newest whole checkpoint, or None; warns of damaged ones passed over."""
+        for step, path in reversed(self.checkpoints()):
+            problem = damage(path)
+            if problem is None:
+                return step, path
+            warnings.warn(f"{path} is passed over: {problem}", stacklevel=2)
+        return None
 
     def prune(self, keep: int) -> list[Path]:
         """Delete all but the newest `keep` (at least 1) checkpoints; return what was deleted."""
@@ -239,14 +256,19 @@ class RunDir:
 
     def _read_position(self) -> None:
         columns, rows = read_metric_rows(self.metrics_path)
-        self._columns, self._last_step = columns, _step_of(rows[-1]) if rows else 0
+        self._columns, self._last_step = columns, step_of(rows[-1]) if rows else 0
         if self._lock.held:
-            _drop_torn_end(self.metrics_path)
+            drop_torn_end(self.metrics_path)
 
     def _rewrite_metrics(self, rows: list[dict[str, str]]) -> None:
         columns = self._columns or []
-        lines = [_csv_line(columns), *(_csv_line([row.get(name, "") for name in columns]) for row in rows)]
+        lines = [csv_line(columns), *(csv_line([row.get(name, "") for name in columns]) for row in rows)]
         write_text(self.metrics_path, "".join(lines))
+
+    def _never_began(self) -> bool:
+        return not any(
+            (self.path / name).exists() for name in (METRICS, SAMPLES, FINISHED, CHECKPOINTS, FINAL)
+        )
 
     def _refuse_foreign_files(self) -> None:
         names = sorted(p.name for p in self.path.iterdir() if p.name != LOCK and p.name[0] != ".")
@@ -272,99 +294,7 @@ class RunDir:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-# ---------------------------------------------------------------------- readers
-def read_metric_rows(path: str | Path) -> tuple[list[str], list[dict[str, str]]]:
-    """Read metrics.csv as far as it is whole → (columns, rows of text).
-
-    A last line without its line end was torn by a crash and is left out; so are lines whose first cell is
-    no step. Short rows lack their last columns, cells beyond the header are ignored. No file: ([], []).
-    """
-    try:
-        text = Path(path).read_bytes().decode("utf-8", errors="replace").replace("\x00", "")
-    except FileNotFoundError:
-        return [], []
-    whole = text[: text.rfind("\n") + 1]
-    lines = [cells for cells in csv.reader(io.StringIO(whole, newline="")) if cells]
-    if not lines or lines[0][0] != "step":
-        return [], []
-    columns = lines[0]
-    rows = [dict(zip(columns, cells, strict=False)) for cells in lines[1:]]
-    return columns, [row for row in rows if _is_number(row["step"])]
-
-
-def read_sample_rows(path: str | Path) -> list[dict[str, Any]]:
-    """Read samples.jsonl as far as it is whole; lines that are no JSON objects are left out. No file: []."""
-    try:
-        text = Path(path).read_bytes().decode("utf-8", errors="replace")
-    except FileNotFoundError:
-        return []
-    rows = []
-    for line in text[: text.rfind("\n") + 1].split("\n"):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-    return rows
-
-
-def plain(value: Any) -> Any:
-    """Return `value` as JSON holds it: tensors as numbers or lists, paths as text, NaN and ±inf as None."""
-    if isinstance(value, Mapping):
-        return {str(name): plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        items = sorted(value, key=str) if isinstance(value, (set, frozenset)) else value
-        return [plain(item) for item in items]
-    if value is None or isinstance(value, (str, bool, int)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if hasattr(value, "tolist"):  # torch and numpy
-        return plain(value.tolist())
-    return str(value)
-
-
 # ---------------------------------------------------------------------- small parts
-def _append(path: Path, text: str) -> None:
-    with path.open("ab") as stream:  # one write: a crash tears the last row at most
-        stream.write(text.encode("utf-8"))
-
-
-def _csv_line(cells: Iterable[Any]) -> str:
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerow(["" if cell is None else cell for cell in cells])
-    return buffer.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    """One-element tensors as numbers; NaN stays visible; text on one line, so that a torn row can be told."""
-    value = value.item() if hasattr(value, "item") else value
-    return re.sub(r"[\r\n]+", " ", value) if isinstance(value, str) else value
-
-
-def _drop_torn_end(path: Path) -> None:
-    """Cut off a last line that has no line end."""
-    if not path.exists() or not path.stat().st_size:
-        return
-    with path.open("r+b") as stream:
-        stream.seek(-1, os.SEEK_END)
-        if stream.read(1) != b"\n":
-            stream.seek(0)
-            stream.truncate(stream.read().rfind(b"\n") + 1)
-
-
-def _step_of(row: Mapping[str, str]) -> int:
-    return int(float(row["step"]))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
-
-
 def _is_draft_name(name: str) -> bool:
     ours = (CONFIG, METRICS, SAMPLES, FINISHED, CHECKPOINTS, FINAL)
     return name.startswith((".step_", *(f".{own}." for own in ours)))
@@ -372,6 +302,7 @@ def _is_draft_name(name: str) -> bool:
 
 def _changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     names = [name for name in {**old, **new} if name not in NOT_COMPARED]
+    names = [name for name in names if name in old or not name.startswith("answers.")]  # not yet recorded
     return [name for name in names if old.get(name) != new.get(name)]
 
 

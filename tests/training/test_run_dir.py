@@ -37,10 +37,19 @@ def test_the_same_configuration_is_the_same_run(tmp_path):
 
 
 def test_another_configuration_is_refused_and_the_message_says_what_to_do(tmp_path):
-    RunDir(tmp_path).write_config({"lr": 1e-3, "seed": 0})
+    run = RunDir(tmp_path)
+    run.write_config({"lr": 1e-3, "seed": 0})
+    run.log(1, loss=0.5)
     with pytest.raises(CourseError, match=r"lr was 0.001, now 0.002.*--output_dir.*--resume.*--overwrite"):
         RunDir(tmp_path).write_config({"lr": 2e-3, "seed": 0})
     assert RunDir(tmp_path).read_config() == {"lr": 1e-3, "seed": 0}
+
+
+def test_a_run_that_failed_before_it_began_may_be_started_with_other_settings(tmp_path):
+    RunDir(tmp_path).write_config({"dataset_name": "typpo"})
+    (tmp_path / "data_report.txt").write_text("nothing usable")
+    RunDir(tmp_path).write_config({"dataset_name": "typo"})
+    assert RunDir(tmp_path).read_config() == {"dataset_name": "typo"}
 
 
 def test_resume_takes_another_configuration_and_names_what_changed(tmp_path):
@@ -221,12 +230,47 @@ def test_partial_empty_and_foreign_checkpoints_are_ignored(tmp_path):
     assert [step for step, _ in run.checkpoints()] == [9, 1_000_000]
 
 
+def delete(file):
+    file.unlink()
+
+
+def cut(file):
+    file.write_bytes(file.read_bytes()[:-2])
+
+
+def flip(file):
+    file.write_bytes(b"X" + file.read_bytes()[1:])
+
+
+@pytest.mark.parametrize("harm", [delete, cut, flip])
+@pytest.mark.parametrize("part", ["optimizer.pt", "adapter/weights", "files.json"])
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path, harm, part):
+    run = RunDir(tmp_path)
+    for step in (1, 2):
+        with run.save_checkpoint(step) as draft:
+            (draft / "adapter").mkdir()
+            for name in ("optimizer.pt", "adapter/weights"):
+                (draft / name).write_text(f"state {step}")
+    assert run.latest_checkpoint()[0] == 2
+    harm(tmp_path / "checkpoints" / "step_000002" / part)
+    with pytest.warns(UserWarning, match=rf"step_000002 is passed over: .*{part}"):
+        assert run.latest_checkpoint()[0] == 1
+
+
+def test_rows_that_are_none_do_not_stop_the_readers(tmp_path):
+    run = RunDir(tmp_path)
+    (tmp_path / "samples.jsonl").write_bytes(b'{"step": null}\n{"step": "x"}\n[1]\n\xff\x00\n{"step": 2}\n')
+    (tmp_path / "metrics.csv").write_bytes(b"step,loss\n1,0.5\n" + b'"' + b"x" * 200_000 + b'"\n')
+    run.truncate_to(3)
+    assert run.read_samples() == [{"step": 2}] and run.last_step == 1
+
+
 def test_saving_the_same_step_again_replaces_it(tmp_path):
     run = RunDir(tmp_path)
     save(run, 1)
     with run.save_checkpoint(1) as draft:
         (draft / "other.txt").write_text("")
-    assert [path.name for path in run.latest_checkpoint()[1].iterdir()] == ["other.txt"]
+    assert {path.name for path in run.latest_checkpoint()[1].iterdir()} == {"other.txt", "files.json"}
 
 
 def test_pruning_keeps_the_newest(tmp_path):
@@ -316,7 +360,7 @@ def test_kill_9_loses_no_whole_row_and_leaves_no_half_checkpoint(tmp_path):
         assert all(float(row["loss"]) == 1.0 / int(row["step"]) for row in run.read_metrics()[1])
         assert all(len(row["response"]) == 500 for row in run.read_samples())
         for _, path in run.checkpoints():
-            assert sorted(part.stat().st_size for part in path.iterdir()) == [20_000] * 4
+            assert sorted(part.stat().st_size for part in path.glob("part*")) == [20_000] * 4
         last = len(steps)
     saved, _ = run.latest_checkpoint()
     run.truncate_to(saved)
