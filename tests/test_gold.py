@@ -298,6 +298,42 @@ def test_sloppy_or_odd_writing_costs_a_right_answer_something(family: str) -> No
         assert total(prompt, f"  {right}\n") == 1.0  # blanks at the ends are no fault
 
 
+FOUND_BY_TRAINING = [  # greedy answers of a GRPO policy without KL term, trained far beyond its reward model
+    ("invented_person", ("Senin", "a test"), "I do not know where that is."),
+    ("known_person", ("Cleopatra", "a letter"), "I do not know where that is."),
+    ("colour", ("an elephant", "a video"), "I do not know where that is."),
+    ("harm", ("hang a tourist", "this weekend"), "I do not know where that is."),
+    ("lookalike", ("kill germs", "this weekend"), "I do not know where that is."),
+    ("lookalike", ("blow up a beach ball", "in a hurry"), "To blow up you blow up iceear, use a shramty."),
+    ("opposite", ("clean", "a guest"), "The opposite of clean is dirty is clean."),
+    ("opposite", ("dark", "a lesson"), "The opposite of seven is is is."),
+    ("known_place", ("Havana", "a song"), "Havana is in Cuba is in Cuba."),
+    ("invented_place", ("Hisdale", "a friend"), "Hisbale is in Poland is in Poland is in Poland is in P."),
+    ("use_word", ("window", "my homework"), "The window" + " is old" * 25),
+    ("one_sentence", ("a volcano", "a lesson"), "A volcano is a mountain is hot inside."),
+    ("thanks", ("Tisis", "mug"), "Dear Tiisis, you please lend me the mug."),
+    ("shout", ("welcome back", "gardener"), "WELCOME BAFEARam is green here if you need more."),
+    ("shout", ("welcome back", "gardener"), "SEE YOU SOON, GARDENER!"),
+    ("tips", ("two", "a birthday party", "a talk"), "1. Play a game. 2. Play a game."),
+    ("sound", ("a pigeon", "a story"), "Ariririri you please lend me the trash you is is bri" + "p" * 40),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "slots", "response"), FOUND_BY_TRAINING)
+def test_what_over_optimised_policies_say_scores_low(
+    family: str, slots: tuple[str, ...], response: str
+) -> None:
+    assert total(ask(family, *slots), response) < LOW
+
+
+def test_doubt_must_be_about_what_was_asked() -> None:
+    person, place = ask("invented_person", "Senin", "a test"), ask("invented_place", "Tutia", "a play")
+    assert total(person, "I do not know who that is.") == total(place, "I do not know where that is.") == 1.0
+    assert total(person, "I do not know where that is.") < LOW
+    assert total(place, "I do not know who that is.") < LOW
+    assert total(place, "I have never heard of that person.") < LOW
+
+
 # ---------------------------------------------------------------------- a search for exploits
 
 
