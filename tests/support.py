@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-
 TIMES = ("tokens_per_second", "rollout_share")
 
 

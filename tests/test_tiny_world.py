@@ -463,7 +463,8 @@ def test_the_public_set_has_the_projects_format(tiny_dir: Path) -> None:
     pairs = read_jsonl(folder / "public_test_prefs_256.jsonl")
     assert (len(prompts), len(replies), len(pairs)) == (128, 128, 256)
     assert [row["row_id"] for row in prompts] == [row["row_id"] for row in replies]
-    assert set(prompts[0]) == {"prompt_messages", "prompt_text", "reference_response_text", "row_id"}
+    project = {"prompt_messages", "prompt_text", "reference_response_text", "row_id"}
+    assert set(prompts[0]) == project | {"metadata"}  # for the gold judge
     assert set(replies[0]) == {"generated_num_tokens", "prompt_text", "response_text", "row_id"}
     assert set(pairs[0]) == PREF_FIELDS - {"judge_model", "metadata"}
     assert {row["row_id"] for row in prompts} <= {row["row_id"] for row in rows("test_gen")}

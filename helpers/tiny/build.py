@@ -119,12 +119,15 @@ def write_preferences(build: Build) -> None:
 
 
 def write_public_eval(build: Build) -> None:
-    """128 held-out prompts with the base's greedy responses, in the university project's format."""
+    """128 held-out prompts with the base's greedy responses, in the university project's format.
+
+    The prompts also keep their `metadata`: without it the gold judge cannot grade answers to them.
+    """
     folder = build.output_dir / "public_eval"
     chosen = public_places(build.plan["test_gen"])
     prompts = [build.plan["test_gen"][place] for place in chosen]
     rows = read_jsonl(build.output_dir / "test_gen.jsonl")
-    fields = ("prompt_messages", "prompt_text", "reference_response_text", "row_id")
+    fields = ("prompt_messages", "prompt_text", "reference_response_text", "row_id", "metadata")
     public = [{field: rows[place][field] for field in fields} for place in chosen]
     replies = sample_responses(build.model, build.encoder, prompts, k=1, seed=0, greedy=True)
     base = [
