@@ -1,4 +1,4 @@
-"""The main job from end to end, in a few steps on a few rows: every file that the course promises is there."""
+"""The main job end to end, in a few steps on a few rows: every file that the course promises is there."""
 
 from __future__ import annotations
 
