@@ -15,6 +15,16 @@ from typing import Any
 
 from helpers.errors import CourseError
 
+FULL = "the disk is full, or your quota used up; make room and run the same command again"
+# What torch and safetensors say where their own writers run out of room.
+WRITER_FAILED = (
+    "No space left",
+    "quota exceeded",
+    "PytorchStreamWriter",
+    "iostream error",
+    "inline_container",
+)
+
 
 @contextmanager
 def writing(path: str | Path) -> Iterator[None]:
@@ -24,14 +34,11 @@ def writing(path: str | Path) -> Iterator[None]:
     except CourseError:
         raise
     except OSError as problem:
-        raise CourseError(f"{path} cannot be written: {explained(problem)}") from problem
+        raise CourseError(f"{without_scratch(path)} cannot be written: {explained(problem)}") from problem
     except Exception as problem:
-        if not full_disk(problem, Path(path)):
+        if not any(words in str(problem) for words in WRITER_FAILED):
             raise
-        raise CourseError(f"{path} cannot be written: {FULL}") from problem
-
-
-FULL = "the disk is full, or your quota used up; make room and run the same command again"
+        raise CourseError(f"{without_scratch(path)} cannot be written: {FULL}") from problem
 
 
 def explained(problem: OSError) -> str:
@@ -41,18 +48,13 @@ def explained(problem: OSError) -> str:
     return f"{problem.strerror or problem}; choose another place, or clear this one"
 
 
-def full_disk(problem: Exception, path: Path) -> bool:
-    """True for the complaint of a library that writes by itself (torch, safetensors) on a full disk."""
-    if "No space left" in str(problem) or "quota exceeded" in str(problem):
-        return True
-    writer_failed = "PytorchStreamWriter" in str(problem) or "iostream error" in str(problem)
-    try:
-        return writer_failed and shutil.disk_usage(path.parent).free < LITTLE
-    except OSError:
-        return False
-
-
-LITTLE = 2**20  # bytes
+def without_scratch(path: str | Path) -> str:
+    """A path as the user knows it, without the scratch directories of `atomic_path`."""
+    parts = Path(path).parts
+    kept = [
+        a for a, b in zip(parts, (*parts[1:], ""), strict=True) if not a.startswith(f".{b[:80]}.") or not b
+    ]
+    return str(Path(*kept)) if kept else str(path)
 
 
 @contextmanager

@@ -262,8 +262,9 @@ def without_docstrings(tree: ast.Module) -> ast.Module:
     """Drop what is there to be read by people alone."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
-        first = body[0] if isinstance(body, list) and body else None
-        text = first.value if isinstance(first, ast.Expr) else None
+        if not isinstance(body, list) or not body or not isinstance(body[0], ast.Expr):
+            continue
+        text = body[0].value
         if isinstance(text, ast.Constant) and isinstance(text.value, str):
-            body[0] = ast.Pass()
+            del body[0]
     return tree

@@ -31,13 +31,15 @@ def usage() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status: 0 done, 1 failed checks, 2 bad input, 130 Ctrl-C."""
     words = list(sys.argv[1:] if argv is None else argv)
+    show_any_letter()
     if not words or words[0] in ("-h", "--help", "help"):
         print(usage())
         return 0 if words else 2
     try:
         check_words(words)
         status = run(words[0], words[1:])
-        sys.stdout.flush()  # here, where a reader that went away can still be told from a fault
+        if sys.stdout is not None:  # as it is under >&-
+            sys.stdout.flush()  # here, where a reader that went away can still be told from a fault
         return status
     except CourseError as problem:
         return complain(f"error: {problem}", 2)
@@ -52,17 +54,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def complain(message: str, status: int) -> int:
-    """Print a message on stderr, below any progress bar and in letters it can show; return the status."""
+    """Print a message on stderr, below any progress bar; return the status."""
     if "tqdm" in sys.modules:
         for bar in list(getattr(sys.modules["tqdm"].tqdm, "_instances", ())):
             bar.close()
-    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-    print(message.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
+    print(message, file=sys.stderr)
     return status
 
 
+def show_any_letter() -> None:
+    """Let a terminal without UTF-8 show what it cannot as an escape, instead of stopping there."""
+    for stream in (sys.stdout, sys.stderr):
+        if (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "") != "utf8":
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
 def check_words(words: Sequence[str]) -> None:
-    """Refuse what no flag means: empty values, as an unset shell variable leaves them, and null bytes."""
+    """Refuse empty values, as an unset shell variable leaves them, null bytes, and a place that is gone."""
+    try:
+        os.getcwd()
+    except OSError:
+        raise CourseError("the working directory is gone: change to one that exists") from None
     for place, word in enumerate(words):
         flag = word[:-1] if word.startswith("-") and word.endswith("=") else None
         if not word.strip():

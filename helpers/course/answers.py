@@ -7,6 +7,7 @@ import difflib
 import importlib
 import json
 import linecache
+import re
 import sys
 import traceback
 import types
@@ -17,6 +18,10 @@ from helpers.errors import CourseError
 from helpers.guard import Guarded, described, guarded
 
 CELL = "# %%"  # begins a cell of a notebook kept as a Python file
+# What a constant may be computed with; the modules stand for their functions.
+HARMLESS = set("bool dict float frozenset int len list max min range set str sum tuple partial".split())
+HARMLESS |= set("functools math np numpy torch".split())
+ASSIGNED_MAGIC = re.compile(r"\s*[\w.,\s]+=\s*[%!]")  # files = !ls
 
 
 class Answers(types.SimpleNamespace):
@@ -147,15 +152,18 @@ def is_definition(node: ast.stmt) -> bool:
         handlers = [part for handler in getattr(node, "handlers", []) for part in handler.body]
         return all(map(is_definition, [*node.body, *node.orelse, *handlers, *getattr(node, "finalbody", [])]))
     if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-        if isinstance(node.value, ast.Call) and is_partial(node.value.func):
-            return True
-        return all(not isinstance(part, (ast.Call, ast.Await)) for part in ast.walk(node.value))
+        return all(is_constant_part(part) for part in ast.walk(node.value))
     return False
 
 
-def is_partial(function: ast.expr) -> bool:
-    """True for `partial` and `functools.partial`: a definition in all but form."""
-    return (function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")) == "partial"
+def is_constant_part(part: ast.AST) -> bool:
+    """True unless it may start something: `float("inf")` and `partial(f, 2)` do not, `train(config)` does."""
+    if not isinstance(part, ast.Call):
+        return not isinstance(part, ast.Await)
+    root: ast.AST = part.func
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    return isinstance(root, ast.Name) and root.id in HARMLESS
 
 
 def notebook_source(path: Path, text: str) -> str:
@@ -165,7 +173,14 @@ def notebook_source(path: Path, text: str) -> str:
         code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise CourseError(f"--answers {path} is not a notebook") from None
-    return "\n".join(map(without_magics, code))
+    cells = list(map(without_magics, code))
+    for number, cell in enumerate(cells, start=1):
+        try:
+            ast.parse(cell)
+        except (SyntaxError, ValueError) as problem:
+            line = f" line {problem.lineno}" if isinstance(problem, SyntaxError) and problem.lineno else ""
+            raise CourseError(f"--answers {path}, code cell {number}{line}: {words_of(problem)}") from None
+    return "\n".join(cells)
 
 
 def without_magics(cell: str) -> str:
@@ -181,5 +196,6 @@ def without_magics(cell: str) -> str:
     for line in lines:
         stripped = line.lstrip()
         magic = stripped.startswith(("%", "!", "?")) or (stripped.endswith("?") and "#" not in stripped)
+        magic = magic or bool(ASSIGNED_MAGIC.match(line))
         kept.append(line[: len(line) - len(stripped)] + "pass" if magic else line)
     return "\n".join(kept)

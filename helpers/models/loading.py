@@ -146,7 +146,14 @@ def load_base(
     release_memory()
     source = resolve_model(model_name)
     options = {"dtype": dtype, "attn_implementation": "sdpa", **_placement(quantization, dtype, hardware)}
-    model = _from_pretrained(AutoModelForCausalLM, source, model_name, **options)
+    model, found = _from_pretrained(
+        AutoModelForCausalLM, source, model_name, output_loading_info=True, **options
+    )
+    if missing := sorted(found["missing_keys"]):
+        raise CourseError(
+            f"the weights of {str(model_name)!r} lack {missing[0]} (and {len(missing) - 1} more): they are"
+            " half-written or another model's, and what is missing would be random; copy them again"
+        )
     model.name_or_path = str(model_name)  # what adapters record as their base: no path of this machine
     if quantization == "nf4":
         prepare_4bit(model, dtype)
@@ -194,8 +201,12 @@ def _from_pretrained(factory: Any, source: str, model_name: str | Path, **option
     try:
         with _quiet() if local else contextlib.nullcontext():
             return factory.from_pretrained(source, **options)
-    except (OSError, ValueError) as problem:
+    except (torch.OutOfMemoryError, MemoryError, ImportError):
+        raise
+    except Exception as problem:  # a damaged file raises whatever the library stumbles over
         reason = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
+        if "ignore_mismatched_sizes" in reason:
+            reason = "the weights have other sizes than config.json says"
         where = "from this directory" if local else "from the hub or its local cache"
         raise CourseError(
             f"cannot load {str(model_name)!r} {where}: {reason}\nGive --model_name a directory with a saved"

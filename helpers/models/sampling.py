@@ -80,7 +80,7 @@ def generate(
     model. `progress` is the title of a progress bar. Raises CourseError for an empty prompt, or a prompt
     that with `max_new_tokens` exceeds the model's context.
     """
-    _check(model, prompts, sampling, k, batch_size)
+    check_sampling(model, prompts, sampling, k, batch_size)
     # Prompts of like length share a batch: less padding. Longest first: a memory error comes at once.
     rows = sorted((i for i in range(len(prompts)) for _ in range(k)), key=lambda i: (-len(prompts[i]), i))
     results: list[list[Completion]] = [[] for _ in prompts]
@@ -99,7 +99,10 @@ def generate(
     return results
 
 
-def _check(model: Any, prompts: Sequence[list[int]], sampling: Sampling, k: int, batch_size: int) -> None:
+def check_sampling(
+    model: Any, prompts: Sequence[list[int]], sampling: Sampling, k: int = 1, batch_size: int = 1
+) -> None:
+    """Raise CourseError for what `generate` would refuse; a trainer asks before its first step."""
     if k < 1 or batch_size < 1:
         raise CourseError(f"k and batch_size must be at least 1, not {k} and {batch_size}")
     if sampling.greedy and k > 1:

@@ -318,7 +318,7 @@ def train_online(
         pairs = [Group(p, [r]) for p, r in zip(prompts, responses, strict=True)]
         return [group[0] for group in scorer.score_groups(pairs)]
 
-    samples = SampleLogger(space, eval_examples, score)
+    samples = SampleLogger(space, eval_examples, score, model=policy.model)
     trainer = OnlineTrainer(space, answers, policy, scorer, encode_prompts(space, examples), samples)
     return run_online(trainer, stop_at_step)
 

@@ -129,7 +129,7 @@ def train_preference(config: PreferenceConfig, answers: Any, *, stop_at_step: in
     items = with_reference(space, policy, groups)
     eval_items = with_reference(space, policy, eval_groups)
     loss = getattr(answers, LOSSES[config.algo])
-    samples = SampleLogger(space, eval_examples)
+    samples = SampleLogger(space, eval_examples, model=policy.model)
     objective = PreferenceObjective(space, answers, loss, eval_items, samples)
     return fit(
         space,

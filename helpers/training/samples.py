@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from helpers.models.sampling import Sampling, generate
+from helpers.models.sampling import Sampling, check_sampling, generate
 from helpers.text.datasets import Example
 from helpers.training.setup import Workspace, encode_prompts
 from helpers.training.tracking import Tracker
@@ -18,6 +18,7 @@ class SampleLogger:
 
     Args:
         examples: held-out examples; their first response or `reference_response_text` is shown beside.
+        model: its context is held against the prompts and the answers' length before training.
         score: optional reward of (prompt ids, response ids) lists, as in online training.
     """
 
@@ -26,10 +27,15 @@ class SampleLogger:
         space: Workspace,
         examples: Sequence[Example],
         score: Callable[[list[list[int]], list[list[int]]], list[float]] | None = None,
+        *,
+        model: torch.nn.Module | None = None,
     ) -> None:
         self.space, self.score = space, score
         self.examples = list(examples[: space.config.eval_samples])
         self.prompts = encode_prompts(space, self.examples)
+        self.sampling = Sampling(max_new_tokens=space.config.max_new_tokens, greedy=True)
+        if model is not None:
+            check_sampling(model, self.prompts, self.sampling)
         self.tracker = Tracker.open(space.config, space.run)
 
     @torch.no_grad()
@@ -37,8 +43,7 @@ class SampleLogger:
         """Generate, write and return the rows of this step."""
         if not self.examples:
             return []
-        sampling = Sampling(max_new_tokens=self.space.config.max_new_tokens, greedy=True)
-        answers = [c[0] for c in generate(model, self.space.encoder, self.prompts, sampling)]
+        answers = [c[0] for c in generate(model, self.space.encoder, self.prompts, self.sampling)]
         rewards = self.score(self.prompts, [a.ids for a in answers]) if self.score else [None] * len(answers)
         rows = []
         for example, answer, reward in zip(self.examples, answers, rewards, strict=True):

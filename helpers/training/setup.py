@@ -94,6 +94,7 @@ def finished_result(run: RunDir) -> RunResult | None:
     metrics = run.finished_metrics()
     if metrics is None or not (run.final_path.is_dir() and any(run.final_path.iterdir())):
         return None
+    run.close()
     print(f"{run.path} is finished already; --overwrite trains it again", file=sys.stderr)
     return RunResult(run.path, run.final_path, metrics)
 

@@ -100,7 +100,9 @@ def train_sft(config: SFTConfig, answers: Any, *, stop_at_step: int | None = Non
     eval_examples, eval_groups = load_groups(space, "sft", evaluation=True)
     policy = add_policy(space)
     fit_layout(space, policy.model, [*groups, *eval_groups])
-    objective = SFTObjective(space, answers, eval_groups, SampleLogger(space, eval_examples))
+    objective = SFTObjective(
+        space, answers, eval_groups, SampleLogger(space, eval_examples, model=policy.model)
+    )
     items = [TrainingItem(group) for group in groups]
     return fit(
         space,

@@ -510,3 +510,33 @@ def test_a_loaded_model_is_in_eval_mode_and_takes_what_it_is_not_told_from_the_p
     plain = load_base(base_dir, PROFILES["colab"], quantization="none", gradient_checkpointing=False)
     assert not getattr(plain, "is_loaded_in_4bit", False)
     assert plain.dtype == torch.float32
+
+
+# ------------------------------------------------------------------ damaged models
+@pytest.mark.parametrize(
+    ("file", "harm", "said"),
+    [
+        ("model.safetensors", lambda data: data[:-500], "cannot load"),
+        ("model.safetensors", lambda data: b"x", "cannot load"),
+        ("config.json", lambda data: b"[]", "cannot load"),
+        ("config.json", lambda data: b"{", "cannot load"),
+        ("config.json", lambda data: data.replace(b'"hidden_size": 32', b'"hidden_size": 64'), "other sizes"),
+    ],
+)
+def test_a_damaged_model_is_named(tmp_path, random_qwen2, file, harm, said):
+    random_qwen2().save_pretrained(tmp_path)
+    (tmp_path / file).write_bytes(harm((tmp_path / file).read_bytes()))
+    with pytest.raises(CourseError, match=said) as problem:
+        load_base(str(tmp_path), quantization="none")
+    assert str(tmp_path) in str(problem.value)
+
+
+def test_weights_that_are_missing_are_not_made_up(tmp_path, random_qwen2):
+    from safetensors.torch import load_file, save_file
+
+    random_qwen2().save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CourseError, match=r"lack model.layers.1.mlp.up_proj.weight"):
+        load_base(str(tmp_path), quantization="none")
