@@ -36,6 +36,8 @@ def course(words: list[str]) -> int:
     config = parse(CourseConfig, words, "course")
     if config.max_steps is not None and config.max_steps < 1:
         raise CourseError(f"--max_steps must be at least 1, not {config.max_steps}")
+    if config.methods and not config.methods.replace(",", "").strip():
+        raise CourseError(f"--methods {config.methods} names nothing: leave it out for all of them")
     result = run_course(config, load_answers(config.answers or DEFAULT_ANSWERS, fallback=DEFAULT_ANSWERS))
     verdicts = [figures["passed"] for figures in result["methods"].values()] + [
         result["reward_model"]["passed"]
@@ -227,6 +229,8 @@ def bench(words: list[str]) -> int:
 
     spec, rest = take_flag(words, "--answers")
     config = parse(BenchConfig, rest, "bench")
+    if config.real_data is not None and not Path(config.real_data).is_dir():
+        raise CourseError(f"--real_data {config.real_data}: there is no such directory")
     kept = run_bench(config.only, spec or DEFAULT_ANSWERS, pairs=config.pairs, real_data=config.real_data)
     return 0 if kept else 1
 

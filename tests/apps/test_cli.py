@@ -112,6 +112,8 @@ def test_null_bytes_are_refused(helpers: Any) -> None:
         (["data", "report", "data/tiny", "--kind", "typo"], "--kind"),
         (["data", "report", "data/tiny", "--format", "typo"], "--format"),
         (["data", "report", "data/tiny", "--limit", "3"], "--limit"),
+        (["bench", "--only", "dpo", "--real_data", "/nowhere"], "/nowhere"),
+        (["course", "--methods", ","], "--methods"),
         (["course", "--max_steps", "0"], "--max_steps"),
         (["course", "--max_steps", "-1"], "--max_steps"),
         (["course", "--seed", "-1"], "--seed"),
