@@ -55,6 +55,7 @@ class CourseConfig:
     train_limit: int | None = field(default=None, metadata={"help": "training rows a run at most"})
     eval_limit: int | None = field(default=None, metadata={"help": "held-out prompts at most"})
     max_steps: int | None = field(default=None, metadata={"help": "optimiser steps a run at most"})
+    overwrite: bool = field(default=False, metadata={"help": "train everything again, also what is finished"})
     answers: str = field(default="", metadata={"help": "module, file or notebook whose functions train"})
 
 
@@ -129,6 +130,7 @@ def train_all(course: Course, methods: Sequence[str]) -> None:
         "model_name": config.model_name,
         "train_limit": config.train_limit,
         "max_steps": config.max_steps,
+        "overwrite": config.overwrite,
     }
     for algo in ("sft", "reward_model", *methods):
         announce(f"training {algo}")

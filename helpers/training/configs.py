@@ -62,7 +62,6 @@ class RunSettings:
     resume: bool = _flag(False, "continue the run in output_dir from its last checkpoint")
     overwrite: bool = _flag(False, "replace the run in output_dir")
     report_to: str = _flag("none", "none or wandb")
-    judge: str | None = _flag(None, "judge of the evaluation samples; default: the profile's")
 
 
 @dataclass
@@ -182,7 +181,6 @@ MAY_STAY_NONE = {
     "eval_limit",
     "eval_split",
     "init_adapter",
-    "judge",
     "margin_field",
     "model_name",
     "profile",
