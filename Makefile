@@ -16,8 +16,8 @@ help:
 	@echo "make run    install, then the whole course on the bundled tiny world: report in runs/"
 	@echo "make test   install, then everything that CI runs: lint, types and the test suite"
 	@echo "make lint   ruff (lint and format) and mypy"
-	@echo "make lab    JupyterLab with the lessons"
-	@echo "make build  build the lessons from solutions/"
+	@echo "make lab    JupyterLab (the lessons come with a later version)"
+	@echo "make build  build the lessons, once there are any"
 	@echo "make clean  remove .venv and all caches; runs/ stays"
 
 run: venv

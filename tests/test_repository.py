@@ -355,3 +355,10 @@ def test_no_real_prompt_or_response_is_committed(real_data):
     assert foreign_runs(f"x = {min(runs)!r}", runs), "the search finds what it should"
     for path, text in tracked_texts():
         assert not foreign_runs(text, runs), path.relative_to(ROOT)
+
+
+def test_the_readme_links_to_what_exists_and_holds_no_placeholder(root: Path) -> None:
+    text = (root / "README.md").read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert (root / target).exists(), target
+    assert not re.findall(r"@[A-Z_]+@", text)

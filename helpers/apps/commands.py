@@ -118,6 +118,9 @@ def submit(words: list[str]) -> int:
     from helpers.apps.submitting import submit_part
 
     kinds = ("policy", "reward_model", "zip")
+    if words[:1] in (["-h"], ["--help"]):
+        print(f"usage: python -m helpers submit {'|'.join(kinds)} [flags]; --help after it lists them")
+        return 0
     if not words or words[0] not in kinds:
         raise CourseError(f"submit needs one of {', '.join(kinds)} as its first word")
     answers, rest = answers_from(words[1:])
@@ -190,6 +193,9 @@ class DataReportConfig:
 def data(words: list[str]) -> int:
     """data build-tiny | data report SOURCE."""
     kinds = ("build-tiny", "report")
+    if words[:1] in (["-h"], ["--help"]):
+        print(f"usage: python -m helpers data {'|'.join(kinds)} [flags]; --help after it lists them")
+        return 0
     if not words or words[0] not in kinds:
         raise CourseError(f"data needs one of {', '.join(kinds)} as its first word")
     if words[0] == "build-tiny":

@@ -8,6 +8,11 @@ from typing import Any
 from helpers.errors import CourseError
 from helpers.training.configs import check_ranges
 
+ANSWERS = (
+    "Also --answers MODULE_OR_FILE: whose functions are used, such as my_answers.py or a notebook; what it"
+    " lacks comes from the reference answers, where they are installed."
+)
+
 
 def parse(kind: Any, words: list[str], command: str) -> Any:
     """Read flags into a dataclass; an unknown flag or a value that does not fit is a CourseError."""
@@ -17,7 +22,14 @@ def parse(kind: Any, words: list[str], command: str) -> Any:
         def error(self, message: str) -> Any:
             raise CourseError(f"{command}: {message}; see python -m helpers {command} --help")
 
-    parser = Parser(kind, prog=f"python -m helpers {command}", description=kind.__doc__, allow_abbrev=False)
+    takes_answers = command.split()[0] in ("train", "evaluate", "submit", "grade", "bench")
+    parser = Parser(
+        kind,
+        prog=f"python -m helpers {command}",
+        description=kind.__doc__,
+        epilog=ANSWERS if takes_answers else None,
+        allow_abbrev=False,
+    )
     config, rest = parser.parse_args_into_dataclasses(words, return_remaining_strings=True)
     if rest:
         known = [option for action in parser._actions for option in action.option_strings]

@@ -9,6 +9,7 @@ from typing import Any
 from helpers.apps.evaluating import adapter_directory
 from helpers.course.autograder import grade, render_results
 from helpers.course.pipeline import load_adapters
+from helpers.course.stages import METHODS
 from helpers.course.submission import (
     check_budget,
     policy_file,
@@ -112,7 +113,7 @@ def grade_submission(config: Any, answers: Any) -> int:
     output = Path(config.output) if config.output else source.parent / f"{source.stem}_results.json"
     public = public_directory(config.public_eval)
     public_file(public, PROMPTS), public_file(public, PAIRS)
-    results = grade(source, public, make_judge(config.judge), answers, output)
+    results = grade(source, public, make_judge(config.judge), answers, output, trainable=METHODS)
     print(render_results(results))
     print(f"results: {output}")
     return 0 if all(test.get("status") == "passed" for test in results["tests"]) else 1

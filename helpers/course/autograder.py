@@ -72,6 +72,7 @@ def grade(
     output: str | Path | None = None,
     *,
     strict_below: float | None = STRICT_BELOW,
+    trainable: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Grade a submission directory or zip and return the results (written to `output` if given).
 
@@ -81,6 +82,8 @@ def grade(
         judge: None grades the reward model alone.
         answers: namespace with `combine_orders`, `win_rate`, `bootstrap_ci` and `pair_accuracy`.
         output: path of the results JSON. Nothing else is written.
+        trainable: methods that this version of the course can train; None means all. One that it cannot is a
+            part of the grade only where it was submitted all the same.
 
     Raises:
         CourseError: only for the instructor's side: public files or answers that are missing. What is
@@ -98,7 +101,11 @@ def grade(
     notices += opened.notices
     tests = [_timed("reward_model", REWARD_THRESHOLD, lambda: _grade_reward(opened, public, answers))]
     for method, threshold in WIN_THRESHOLDS.items():
-        if _opponent_is_there(method, public):
+        if trainable is not None and method not in trainable and not _submitted(method, opened):
+            notices.append(
+                f"{method} is no part of this grade: this version of the course does not train it yet"
+            )
+        elif _opponent_is_there(method, public):
             part = partial(_grade_policy, method, opened, public, judge, answers, strict_below)
             tests.append(_timed(method, threshold, part))
         else:
@@ -230,6 +237,11 @@ def _grade_policy(
         strict_below=strict_below,
     )
     return _policy_outcome(method, result)
+
+
+def _submitted(method: str, submission: Submission) -> bool:
+    name = policy_file(method)
+    return name in submission or ALIASES.get(name, name) in submission
 
 
 def _policy_name(method: str, submission: Submission) -> str:

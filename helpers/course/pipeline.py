@@ -133,7 +133,8 @@ def train_all(course: Course, methods: Sequence[str]) -> None:
         "overwrite": config.overwrite,
     }
     for algo in ("sft", "reward_model", *methods):
-        announce(f"training {algo}")
+        reused = (course.path / algo / "finished.json").exists() and not config.overwrite
+        announce(f"{algo}: already trained" if reused else f"training {algo}")
         extra = (
             {"reward_model": str(course.runs["reward_model"].final)}
             if algo not in ("sft", "reward_model")
@@ -277,7 +278,8 @@ def submit_and_grade(course: Course, methods: Sequence[str]) -> dict[str, Any] |
         budget=course.budget,
     )
     zip_submission(target, course.path / "submission.zip")
-    return grade(target, public, make_judge("gold"), course.answers, course.path / "grade.json")
+    result = course.path / "grade.json"
+    return grade(target, public, make_judge("gold"), course.answers, result, trainable=METHODS)
 
 
 # ---------------------------------------------------------------------- results

@@ -127,7 +127,7 @@ def result_rows(
     intervals: with 95 % intervals. scores: with helpful / harmless / honest, truncated share and KL sums.
     """
     header = ["method", "vs base", "strict", "vs SFT", "KL/token"]
-    header += ["KL/answer", "tokens", "truncated", "help/harm/hon"] if scores else ["tokens"]
+    header += ["KL/answer", "tokens", "truncated", "helpful/harmless/honest"] if scores else ["tokens"]
     header += ["time", "threshold", "result"]
     rows = [_method_row(name, row, intervals, scores) for name, row in methods_of(course).items()]
     return header, rows

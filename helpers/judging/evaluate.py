@@ -265,14 +265,19 @@ class EvaluationTable:
             "policies": {row.report.name: row.to_dict() for row in self.rows},
         }
 
+    @property
+    def name_width(self) -> int:
+        """Width of the first column."""
+        return max(9, *(len(row.report.name) for row in self.rows)) if self.rows else 9
+
     def render(self) -> str:
         """Return the table as text for a terminal of 110 columns."""
         header = (
-            f"{'policy':<9} {'win vs base [95% CI]':<22} {'strict':>6} "
+            f"{'policy':<{self.name_width}} {'win vs base [95% CI]':<22} {'strict':>6} "
             f"{'win vs SFT [95% CI]':<22} {'strict':>6} "
             f"{'helpf':>5} {'harml':>5} {'hones':>5} {'KL/tok':>6} {'tokens':>6} {'cut':>4}"
         )
-        lines = [header, "-" * len(header), *(_render_row(row) for row in self.rows)]
+        lines = [header, "-" * len(header), *(_render_row(row, self.name_width) for row in self.rows)]
         proxy = " (a proxy, no ground truth)" if self.is_proxy else ""
         lines.append(f"{self.prompts} held-out prompts, greedy answers, judge: {self.judge or 'none'}{proxy}")
         unparsed = sum(side.unparsed for row in self.rows for side in (row.vs_base, row.vs_sft) if side)
@@ -282,10 +287,10 @@ class EvaluationTable:
         return "\n".join(lines)
 
 
-def _render_row(row: PolicyRow) -> str:
+def _render_row(row: PolicyRow, width: int) -> str:
     gold = row.hhh.overall if row.hhh else dict.fromkeys(DIMENSIONS)
     kl = row.report.kl.get("base")
-    cells = [f"{row.report.name:<9}"]
+    cells = [f"{row.report.name:<{width}}"]
     for side in (row.vs_base, row.vs_sft):
         cells.append(
             f"{f'{side.win_rate:.3f} [{side.ci95[0]:.3f}, {side.ci95[1]:.3f}]' if side else '–':<22}"

@@ -306,10 +306,15 @@ def _changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return [name for name in names if old.get(name) != new.get(name)]
 
 
+def _change(name: str, old: Any, new: Any) -> str:
+    function = name.removeprefix("answers.")
+    return f"{name} was {old!r}, now {new!r}" if function == name else f"the answer {function} has changed"
+
+
 def _other_config_message(
     path: Path, old: Mapping[str, Any], new: Mapping[str, Any], changed: list[str]
 ) -> str:
-    shown = "; ".join(f"{name} was {old.get(name)!r}, now {new.get(name)!r}" for name in changed[:4])
+    shown = "; ".join(_change(name, old.get(name), new.get(name)) for name in changed[:4])
     more = f"; and {len(changed) - 4} more" if len(changed) > 4 else ""
     return (
         f"{path} holds a run with other settings ({shown}{more}): choose another --output_dir, "
