@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.errors import CourseError
+from helpers.models.bench_fused import peak_resident_bytes
 from helpers.models.smol import HUB_ID
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -264,18 +265,10 @@ def figures(
         "tokens": sum(len(g.prompt_ids) + sum(map(len, g.responses)) for g in groups),
         "train_seconds": round(seconds, 2),
         "reference_seconds": round(reference_seconds, 2),
-        "peak_gib": round(peak_bytes() / 2**30, 3),
+        "peak_gib": round(peak_resident_bytes() / 2**30, 3),
         "first_loss": losses[0],
         "last_loss": losses[-1],
     }
-
-
-def peak_bytes() -> int:
-    """The largest resident memory this process has had."""
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def main() -> None:

@@ -118,6 +118,14 @@ def _peak(device: str) -> int:
     """Return the peak in bytes since the last reset: of the GPU, or of this process's resident memory."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
+    return peak_resident_bytes()
+
+
+def peak_resident_bytes() -> int:
+    """The largest resident memory this process has had.
+
+    From /proc where there is one: `ru_maxrss` starts at the parent's peak, which exec does not reset.
+    """
     if Path("/proc/self/status").exists():
         return _status("VmHWM")
     import resource

@@ -268,5 +268,5 @@ def test_a_run_by_other_functions_is_not_taken_for_this_one(train: Any, tmp_path
     assert train("dpo", "--answers", str(mine)).status == 0
     assert train("dpo", "--answers", str(mine)).status == 0
     mine.write_text("def dpo_loss(pc, pr, rc, rr, beta):\n    return 2 * (pr - pc).mean()\n")
-    assert complains(train("dpo", "--answers", str(mine)), "answers.dpo_loss", "--overwrite")
+    assert complains(train("dpo", "--answers", str(mine)), "the answer dpo_loss has changed", "--overwrite")
     assert train("dpo", "--answers", str(mine), "--overwrite", "true").status == 0
