@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from helpers.course.autograder import grade
+from helpers.course.autograder import REWARD_THRESHOLD, WIN_THRESHOLDS, baseline_of, grade
 from helpers.course.report import terminal_table, write_report
-from helpers.course.stages import METHODS, REWARD_THRESHOLD, THRESHOLDS, run_stage
+from helpers.course.stages import METHODS, run_stage
 from helpers.course.submission import (
     directory_fingerprint,
     write_policy_submission,
@@ -36,6 +36,11 @@ from helpers.tiny.probes import accuracy_by_property, minimal_pairs
 from helpers.training.setup import RunResult, environment
 
 SHOWN_PROMPTS = 12
+# Of the win rate against the frozen base: the benchmark's, and the course's own for SFT.
+THRESHOLDS = {
+    "sft": 0.70,
+    **{name: rate for name, rate in WIN_THRESHOLDS.items() if baseline_of(name) == "base"},
+}
 
 
 @dataclass

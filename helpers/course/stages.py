@@ -18,17 +18,6 @@ from helpers.training.sft import train_sft
 
 METHODS = (*LOSSES, *ALGORITHMS)
 ALGOS = ("sft", "reward_model", *METHODS)
-# The benchmark's, of the win rate against the frozen base by greedy answers; SFT's is the course's own.
-THRESHOLDS = {
-    "sft": 0.70,
-    "dpo": 0.65,
-    "ipo": 0.60,
-    "aot": 0.65,
-    "grpo": 0.60,
-    "dr_grpo": 0.60,
-    "gspo": 0.60,
-}
-REWARD_THRESHOLD = 0.74
 
 
 @dataclass(frozen=True)
