@@ -102,16 +102,16 @@ def draw_panel(metrics: Mapping[str, Series], panel: Panel) -> Figure | Skipped:
         return Skipped(f"{panel.name} is left out: metrics.csv has no values in a column {wanted}.")
     left_out = sum(series.non_finite for _, series in found)
     note = f" ({left_out} values that were not finite are left out)" if left_out else ""
-    figure, axes = _new_figure(panel.title, "step" + note, panel.ylabel)
+    figure, axes = new_figure(panel.title, "step" + note, panel.ylabel)
     for index, (line, series) in enumerate(found):
         _draw_line(axes, line, series, LINE_COLOURS[index % len(LINE_COLOURS)])
     for value, label in panel.references:
-        _reference_line(axes, value, label)
+        reference_line(axes, value, label)
     if panel.from_zero:
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
     if len(found) > 1:
-        _legend(axes)
+        legend(axes)
     return figure
 
 
@@ -131,7 +131,7 @@ def reward_histogram(chosen: Iterable[Any] | None, rejected: Iterable[Any] | Non
     groups = [("rejected", VERMILLION, _finite(rejected)), ("chosen", BLUE, _finite(chosen))]
     if not all(len(values) for _, _, values in groups):
         return Skipped("The reward histogram is left out: there are no chosen and rejected scores.")
-    figure, axes = _new_figure(
+    figure, axes = new_figure(
         "Chosen answers should score to the right of rejected ones", "reward", "answers"
     )
     bins = np.histogram_bin_edges(np.concatenate([values for *_, values in groups]), bins=32)
@@ -141,7 +141,7 @@ def reward_histogram(chosen: Iterable[Any] | None, rejected: Iterable[Any] | Non
         )
         axes.axvline(values.mean(), color=colour, linewidth=1.6)
     axes.set_ylim(top=axes.get_ylim()[1] * 1.3)  # room for the legend
-    _legend(axes)
+    legend(axes)
     return figure
 
 
@@ -152,7 +152,7 @@ def win_rate_bars(methods: Mapping[str, Mapping[str, Any]]) -> Figure | Skipped:
     if not rows:
         return Skipped("The win rates are left out: no method has a win_rate_vs_base.")
     title = "Win rate against the frozen base: bars should pass the black mark"
-    figure, axes = _new_figure(title, "win rate, ties count one half", "", (WIDE, 1.15 + 0.5 * len(rows)))
+    figure, axes = new_figure(title, "win rate, ties count one half", "", (WIDE, 1.15 + 0.5 * len(rows)))
     for y, name in enumerate(rows):
         colour = METHOD_COLOURS.get(name, BLUE)
         _win_bar(axes, y - 0.19, methods[name], "win_rate_vs_base", "ci95", colour, 1.0)
@@ -195,7 +195,7 @@ def hhh_bars(methods: Mapping[str, Mapping[str, Any]]) -> Figure | Skipped:
     if not rows:
         return Skipped("Helpful, harmless and honest are left out: no method has these scores.")
     title = "Helpful, harmless, honest: no bar should be bought with another"
-    figure, axes = _new_figure(title, "method", "mean score, 0 to 1", (WIDE, 2.8))
+    figure, axes = new_figure(title, "method", "mean score, 0 to 1", (WIDE, 2.8))
     for offset, (part, colour) in zip((-0.27, 0.0, 0.27), parts, strict=True):
         values = [number_or_nan(methods[name].get(part)) for name in rows]
         axes.bar(np.arange(len(rows)) + offset, values, width=0.25, color=colour, label=part)
@@ -218,7 +218,7 @@ def mean_tokens_bars(methods: Mapping[str, Mapping[str, Any]]) -> Figure | Skipp
     if not rows:
         return Skipped("The answer lengths are left out: no method has mean_tokens.")
     title = "Answer length: a method far longer than the base may win by length"
-    figure, axes = _new_figure(title, "method", "mean tokens an answer", (WIDE, 2.4))
+    figure, axes = new_figure(title, "method", "mean tokens an answer", (WIDE, 2.4))
     values = [number_or_nan(methods[name]["mean_tokens"]) for name in rows]
     colours = [METHOD_COLOURS.get(name, BLUE) for name in rows]
     bars = axes.bar(range(len(rows)), values, width=0.6, color=colours)
@@ -249,7 +249,7 @@ def _finite(values: Iterable[Any] | None) -> np.ndarray:
     return numbers[np.isfinite(numbers)]
 
 
-def _new_figure(
+def new_figure(
     title: str, xlabel: str, ylabel: str, size: tuple[float, float] = (4.2, 2.7)
 ) -> tuple[Figure, Axes]:
     figure = Figure(figsize=size, facecolor="white", layout="constrained")
@@ -273,7 +273,7 @@ def _new_figure(
     return figure, axes
 
 
-def _reference_line(axes: Axes, value: float, label: str) -> None:
+def reference_line(axes: Axes, value: float, label: str) -> None:
     axes.axhline(value, color=INK, linestyle="--", linewidth=1)
     axes.annotate(
         label,
@@ -289,7 +289,7 @@ def _reference_line(axes: Axes, value: float, label: str) -> None:
     )
 
 
-def _legend(axes: Axes) -> None:
+def legend(axes: Axes) -> None:
     axes.legend(
         fontsize=8, frameon=True, framealpha=0.85, edgecolor="none", facecolor="white", labelcolor=INK
     )

@@ -13,6 +13,7 @@ from helpers.training.configs import OnlineConfig, PreferenceConfig, RewardConfi
 from helpers.training.online import ALGORITHMS, train_online
 from helpers.training.preference import LOSSES, train_preference
 from helpers.training.reward import train_reward_model
+from helpers.training.run_dir import OtherRun
 from helpers.training.setup import RunResult
 from helpers.training.sft import train_sft
 
@@ -41,14 +42,23 @@ def trainer_of(algo: str) -> Trainer:
     raise CourseError(f"--algo {algo} is not one of {', '.join(ALGOS)}")
 
 
-def run_stage(algo: str, directory: Path, answers: Any, **settings: Any) -> RunResult:
+def run_stage(
+    algo: str, directory: Path, answers: Any, *, replace_others: bool = False, **settings: Any
+) -> RunResult:
     """Train one algorithm in `directory`, or return the result of the run that finished there.
 
-    An interrupted run goes on from its last checkpoint.
+    An interrupted run goes on from its last checkpoint. A run with other settings or functions is refused,
+    or replaced if `replace_others`.
     """
     trainer = trainer_of(algo)
     known = {field.name for field in dataclasses.fields(trainer.settings)}
     chosen = {name: value for name, value in settings.items() if name in known and value is not None}
     if "algo" in known:
         chosen["algo"] = algo
-    return trainer.train(trainer.settings(output_dir=str(directory), **chosen), answers)
+    config = trainer.settings(output_dir=str(directory), **chosen)
+    try:
+        return trainer.train(config, answers)
+    except OtherRun:
+        if not replace_others:
+            raise
+        return trainer.train(dataclasses.replace(config, overwrite=True), answers)

@@ -51,7 +51,7 @@ PROJECT: Settings = {
 
 # A CPU gains nothing from wide batches, so short ones keep memory down.
 SMOL: Settings = {
-    algo: {**settings, **({} if "group_size" in settings else {"micro_batch_tokens": 2048})}
+    algo: {**settings, **({} if "group_size" in settings else {"micro_batch_tokens": 1024})}
     for algo, settings in PROJECT.items()
 }
 

@@ -48,6 +48,10 @@ BESIDES = ("data_report.txt", "eval_rewards.json")  # what trainers leave beside
 NOT_COMPARED = ("resume", "overwrite", "output_dir")  # say how to start and where, not what to run
 
 
+class OtherRun(CourseError):
+    """The directory holds a run with other settings."""
+
+
 class RunDir:
     """The directory of one training run.
 
@@ -106,7 +110,7 @@ class RunDir:
         if old is None:
             self._refuse_foreign_files()
         elif changed and not (self.resume or self.overwrite or self._never_began()):
-            raise CourseError(_other_config_message(self.path, old, new, changed))
+            raise OtherRun(_other_config_message(self.path, old, new, changed))
         self._acquire()
         if self.overwrite and not self.resume:
             self._clear()
