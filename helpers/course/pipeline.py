@@ -128,7 +128,7 @@ def run_course(config: CourseConfig, answers: Any) -> dict[str, Any]:
 def train_all(course: Course, methods: Sequence[str]) -> None:
     """SFT, reward model and every method; each picks up where it was interrupted."""
     config = course.config
-    shared = {
+    shared: dict[str, Any] = {
         "profile": course.profile.name,
         "seed": config.seed,
         "dataset_name": str(course.data),
@@ -140,7 +140,7 @@ def train_all(course: Course, methods: Sequence[str]) -> None:
     for algo in ("sft", "reward_model", *methods):
         reused = (course.path / algo / "finished.json").exists() and not config.overwrite
         announce(f"{algo}: already trained" if reused else f"training {algo}")
-        extra = (
+        extra: dict[str, Any] = (
             {"reward_model": str(course.runs["reward_model"].final)}
             if algo not in ("sft", "reward_model")
             else {}
