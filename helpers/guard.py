@@ -131,6 +131,18 @@ def like_first(result: Any, first: torch.Tensor, *_: Any) -> torch.Tensor:
     return result
 
 
+def like_second(result: Any, _: Any, second: torch.Tensor, *__: Any) -> torch.Tensor:
+    """Real numbers in the shape of the second input."""
+    return like_first(result, second)
+
+
+def advantages_and_returns(result: Any, first: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two tensors of real numbers in the shape of the first input."""
+    if not isinstance(result, (tuple, list)) or len(result) != 2:
+        raise Unfit("a pair (advantages, returns)")
+    return like_first(result[0], first), like_first(result[1], first)
+
+
 def token_mask(result: Any, _: Any, attention_mask: torch.Tensor) -> torch.Tensor:
     """A boolean mask in the shape of the attention mask."""
     shape = attention_mask.shape
@@ -175,13 +187,18 @@ EXPECTED: dict[str, Callable[..., Any]] = {
     "bradley_terry_loss": loss,
     "combine_orders": verdicts,
     "dpo_loss": loss,
+    "gae": advantages_and_returns,
     "group_advantages": like_first,
     "grpo_loss": loss,
+    "kl_shaped_rewards": like_second,
     "last_token_index": positions,
     "pair_accuracy": share,
     "perplexity": number,
+    "ppo_policy_loss": loss,
+    "ppo_value_loss": loss,
     "response_mask": token_mask,
     "sft_loss": loss,
+    "whiten": like_first,
     "win_rate": share,
 }
 

@@ -6,8 +6,9 @@ Trainers receive this module (or a learner's own file) as their `answers` namesp
 
 from solutions.answers.evaluation import bootstrap_ci, combine_orders, win_rate
 from solutions.answers.grpo import group_advantages, grpo_loss
-from solutions.answers.kl import approx_kl
+from solutions.answers.kl import approx_kl, kl_shaped_rewards
 from solutions.answers.logprobs import response_mask, token_entropy, token_logprobs
+from solutions.answers.ppo import gae, ppo_policy_loss, ppo_value_loss, whiten
 from solutions.answers.preference import dpo_loss
 from solutions.answers.reward import bradley_terry_loss, last_token_index, pair_accuracy
 from solutions.answers.sft import perplexity, sft_loss
@@ -18,14 +19,19 @@ __all__ = [
     "bradley_terry_loss",
     "combine_orders",
     "dpo_loss",
+    "gae",
     "group_advantages",
     "grpo_loss",
+    "kl_shaped_rewards",
     "last_token_index",
     "pair_accuracy",
     "perplexity",
+    "ppo_policy_loss",
+    "ppo_value_loss",
     "response_mask",
     "sft_loss",
     "token_entropy",
     "token_logprobs",
+    "whiten",
     "win_rate",
 ]

@@ -40,6 +40,9 @@ def cases() -> dict[str, Case]:
     sums = dict(zip(("policy_chosen", "policy_rejected", "ref_chosen", "ref_rejected"), scores, strict=True))
     grpo = {"logprobs": logp, "old_logprobs": old, "ref_logprobs": ref, "advantages": scores[0], "mask": mask}
     kl = {"logprobs": logp, "ref_logprobs": ref, "mask": mask}
+    gae = {"rewards": old, "values": logp, "mask": mask}
+    policy = {"logprobs": logp, "old_logprobs": old, "advantages": random(N, T, seed=8), "mask": mask}
+    value = {"values": logp, "old_values": old, "returns": ref, "mask": mask}
     prompts = {"prompt_lengths": torch.tensor([1, 0, 2, 4, 5, 3]), "attention_mask": mask.long()}
     return {
         "response_mask": Case(answers.response_mask, prompts, True, ("attention_mask",), False),
@@ -58,6 +61,25 @@ def cases() -> dict[str, Case]:
         "pair_accuracy": Case(answers.pair_accuracy, pairs),
         "dpo_loss": Case(lambda **t: answers.dpo_loss(**t, beta=0.3), sums),
         "approx_kl": Case(answers.approx_kl, kl, padded=tuple(kl)),
+        "kl_shaped_rewards": Case(
+            lambda **t: answers.kl_shaped_rewards(**t, kl_coef=0.1),
+            {"scores": scores[0], **kl},
+            True,
+            tuple(kl),
+        ),
+        "gae": Case(
+            lambda **t: torch.stack(answers.gae(**t, gamma=0.9, lam=0.8), dim=2), gae, True, tuple(gae)
+        ),
+        # It looks at all rows together, so its rows have no meaning of their own.
+        "whiten": Case(
+            lambda **t: answers.whiten(**t).pow(3).sum(), {"x": ref, "mask": mask}, padded=("x", "mask")
+        ),
+        "ppo_policy_loss": Case(
+            lambda **t: answers.ppo_policy_loss(**t, clip_eps=0.2), policy, padded=tuple(policy)
+        ),
+        "ppo_value_loss": Case(
+            lambda **t: answers.ppo_value_loss(**t, clip_eps=0.2), value, padded=tuple(value)
+        ),
         "group_advantages": Case(
             lambda rewards: answers.group_advantages(rewards, 3), {"rewards": scores[0]}, True
         ),
@@ -136,7 +158,7 @@ def test_padding_on_the_right_changes_nothing(name: str) -> None:
             [value, torch.full(shape, 0 if key.endswith("mask") else 3).to(value.dtype)], dim=1
         )
     result, plain = case.call(**grown), case.call(**case.tensors)
-    near(result[:, :T] if name == "response_mask" else result, plain)
+    near(result[:, :T] if case.rows and getattr(result, "ndim", 0) > 1 else result, plain)
 
 
 @IN_FLOATS
@@ -150,7 +172,11 @@ def test_results_are_float32_whatever_the_precision_of_the_inputs(name: str, dty
     near(result, case.call(**with_dtype(given, torch.float32)), 0.02 if dtype.itemsize == 2 else 1e-5)
 
 
-@pytest.mark.parametrize("name", ["sft_loss", "approx_kl", "bradley_terry_loss", "dpo_loss", "grpo_loss"])
+LOSSES = ["sft_loss", "approx_kl", "bradley_terry_loss", "dpo_loss", "grpo_loss"]
+LOSSES += ["ppo_policy_loss", "ppo_value_loss"]
+
+
+@pytest.mark.parametrize("name", LOSSES)
 def test_losses_are_scalars_with_a_gradient(name: str) -> None:
     case = CASES[name]
     first = next(iter(case.tensors))
@@ -160,7 +186,7 @@ def test_losses_are_scalars_with_a_gradient(name: str) -> None:
     assert loss.shape == () and leaf.grad is not None and leaf.grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize("name", ["sft_loss", "perplexity", "approx_kl", "grpo_loss"])
+@pytest.mark.parametrize("name", ["sft_loss", "perplexity", "approx_kl", "grpo_loss", "gae", "whiten"])
 @pytest.mark.parametrize("kind", [torch.int64, torch.float32, torch.uint8], ids=str)
 def test_a_mask_may_be_of_numbers(name: str, kind: torch.dtype) -> None:
     case = CASES[name]
