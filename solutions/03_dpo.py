@@ -87,7 +87,7 @@ for chosen, rejected in reference.tolist():
     print(f"{chosen:8.1f} {rejected:8.1f}")
 
 # %% [markdown]
-# The base finds many rejected answers likelier than the chosen ones. That is allowed: the loss looks at how far each
+# Look for a pair whose rejected answer the base finds likelier. That is allowed: the loss looks at how far each
 # *moves* from here.
 #
 # **Before you write it:** what is the loss while policy and reference are still the same model? Neither the data nor
@@ -157,46 +157,42 @@ lesson.curves({"DPO": run}, "loss", "The loss falls from ln 2", "loss").mark(0.6
 # at samples, because the loss will not tell you.
 
 # %%
-lesson.show({"base": None, "DPO": run}, "After: short answers, and no help with harm")
+lesson.show({"base": None, "DPO": run}, "After: no more help with harm; what else has changed?")
 
 # %%
 lesson.evaluate({"base": None, "DPO": run})
 
 # %% [markdown]
-# ## A broken run: without the reference
+# ## A broken run: the two answers exchanged
 #
-# A slip that many have made: leave the reference out, and compare $\log\pi(y_w|x)$ with $\log\pi(y_l|x)$ directly.
-# The code runs, the loss falls.
+# Everybody does it once: somewhere between the data and the loss, chosen and rejected change places.
 #
-# **Predict:** what is the loss at the very first step? Longer answers have lower log-probabilities; which pairs will
-# look solved before any training?
-
+# **Predict:** what will the loss curve look like? Which of the columns in metrics.csv would give it away?
 
 # %%
-def without_reference(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
-    """DPO with a hole in it."""
-    return dpo_loss(policy_chosen, policy_rejected, 0 * ref_chosen, 0 * ref_rejected, beta)
+def exchanged(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
+    """DPO with its pairs turned round."""
+    return dpo_loss(policy_rejected, policy_chosen, ref_rejected, ref_chosen, beta)
 
 
 broken = lesson.train(
     "dpo",
-    lesson.use(unchecked=True, dpo_loss=without_reference),
-    name="without_reference",
+    lesson.use(unchecked=True, dpo_loss=exchanged),
+    name="exchanged",
     on_tiny={"train_limit": 2000, "num_train_epochs": 1.0, "logging_steps": 1},
 )
-plot = lesson.curves(
-    {"DPO": run, "without the reference": broken},
-    "loss",
-    "Without the reference the first loss is not ln 2",
-    "loss",
-)
-plot.mark(0.6931, "ln 2")
+both = {"DPO": run, "exchanged": broken}
+lesson.curves(both, "loss", "The loss cannot tell: both runs fall from ln 2", "loss").mark(0.6931, "ln 2")
 
 # %%
-lesson.evaluate({"base": None, "DPO": run, "no reference": broken})
+plot = lesson.curves(both, "accuracy", "The accuracy can: it falls to 0", "share of pairs ranked right")
+plot.mark(0.5, "chance")
+
+# %%
+lesson.evaluate({"base": None, "DPO": run, "exchanged": broken})
 
 # %% [markdown]
-# The first loss gives it away: it depends on how long the answers are and on what the base happens to like.
+# A loss measures how well a model does what it was asked. It does not know whether it was asked the right thing.
 #
 # ## The same in TRL
 #
@@ -226,8 +222,7 @@ trainer = DPOTrainer(
     processing_class=lesson.tokenizer,
     peft_config=LoraConfig(r=16, lora_alpha=32, target_modules="all-linear"),
 )
-trainer.train()
-losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+losses = lesson.losses_of(trainer)
 ours = lesson.metrics(run)["loss"]
 plot = lesson.plot("trl", "TRL's curve starts at ln 2 and falls like ours", "step", "loss")
 plot.line(ours.steps[:20], ours.values[:20], "this course")
@@ -241,8 +236,8 @@ plot.mark(0.6931, "ln 2")
 # ## Questions
 #
 # 1. How far did the chosen and the rejected reward move by the last step, and which moved further?
-# 2. What was the first loss of the broken run, and what did its answers score?
-# 3. Which of the twelve answers got worse by DPO, and what do you think the pairs taught there?
+# 2. What are the last loss and the win rate of the broken run? What would you have thought from the loss alone?
+# 3. Which of the twelve answers got worse by DPO, and which pairs may have taught it that?
 #
 # ## To read
 #

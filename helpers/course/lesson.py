@@ -289,6 +289,15 @@ class Lesson:
             plot.line(found.steps, found.values, label)
         return plot
 
+    @staticmethod
+    def losses_of(trainer: Any) -> list[float]:
+        """Run another library's `transformers.Trainer` without its printing; the losses it logged."""
+        from transformers import PrinterCallback
+
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+        return [row["loss"] for row in trainer.state.log_history if "loss" in row]
+
     # ------------------------------------------------------------------ end
     def finish(self) -> None:
         """Say what this run of the lesson took, and let go of its models."""

@@ -7,6 +7,7 @@ they are written there, so that two runs of a lesson can be compared by what the
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import math
 import os
@@ -66,6 +67,7 @@ class Plot:
         size: tuple[float, float] = (5.6, 3.0),
     ) -> None:
         self.key, self.record = key, record
+        self._colours = itertools.cycle(COLOURS)
         self.figure, self.axes = new_figure(title, xlabel, ylabel, size)
 
     def mark(self, value: float, label: str) -> Plot:
@@ -76,7 +78,7 @@ class Plot:
     def line(self, x: Any, y: Any, label: str | None = None, **style: Any) -> Plot:
         """One more line, in the next colour; a long one is drawn pale with its moving average on top."""
         x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-        colour = style.pop("color", COLOURS[len(self.axes.lines) % len(COLOURS)])
+        colour = style.pop("color", None) or next(self._colours)
         if len(y) >= SMOOTH_FROM:
             self.axes.plot(x, y, color=colour, alpha=0.25, linewidth=0.8, **style)
             y = smooth(y, max(len(y) // 10, 3))
