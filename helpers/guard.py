@@ -182,14 +182,18 @@ def interval(result: Any, *_: Any) -> tuple[float, float]:
 
 
 EXPECTED: dict[str, Callable[..., Any]] = {
+    "aot_loss": loss,
     "approx_kl": scalar,
     "bootstrap_ci": interval,
     "bradley_terry_loss": loss,
     "combine_orders": verdicts,
     "dpo_loss": loss,
+    "dr_grpo_loss": loss,
     "gae": advantages_and_returns,
     "group_advantages": like_first,
     "grpo_loss": loss,
+    "gspo_loss": loss,
+    "ipo_loss": loss,
     "kl_shaped_rewards": like_second,
     "last_token_index": positions,
     "pair_accuracy": share,

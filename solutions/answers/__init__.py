@@ -5,23 +5,28 @@ Trainers receive this module (or a learner's own file) as their `answers` namesp
 """
 
 from solutions.answers.evaluation import bootstrap_ci, combine_orders, win_rate
-from solutions.answers.grpo import group_advantages, grpo_loss
+from solutions.answers.grpo import dr_grpo_loss, group_advantages, grpo_loss
+from solutions.answers.gspo import gspo_loss
 from solutions.answers.kl import approx_kl, kl_shaped_rewards
 from solutions.answers.logprobs import response_mask, token_entropy, token_logprobs
 from solutions.answers.ppo import gae, ppo_policy_loss, ppo_value_loss, whiten
-from solutions.answers.preference import dpo_loss
+from solutions.answers.preference import aot_loss, dpo_loss, ipo_loss
 from solutions.answers.reward import bradley_terry_loss, last_token_index, pair_accuracy
 from solutions.answers.sft import perplexity, sft_loss
 
 __all__ = [
+    "aot_loss",
     "approx_kl",
     "bootstrap_ci",
     "bradley_terry_loss",
     "combine_orders",
     "dpo_loss",
+    "dr_grpo_loss",
     "gae",
     "group_advantages",
     "grpo_loss",
+    "gspo_loss",
+    "ipo_loss",
     "kl_shaped_rewards",
     "last_token_index",
     "pair_accuracy",

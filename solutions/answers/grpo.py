@@ -1,4 +1,4 @@
-"""Lesson 07: group-relative policy optimisation."""
+"""Lessons 07 and 08: group-relative policy optimisation, with and without its length bias."""
 
 import torch
 
@@ -68,3 +68,45 @@ def grpo_loss(
     per_token = torch.where(keep, kl_coef * kl - gain, 0.0)
     per_response = per_token.sum(dim=1) / keep.sum(dim=1).clamp(min=1)
     return per_response.mean()
+
+
+def dr_grpo_loss(
+    logprobs: torch.Tensor,
+    old_logprobs: torch.Tensor,
+    ref_logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    mask: torch.Tensor,
+    clip_eps: float,
+    kl_coef: float,
+    clip_eps_high: float | None = None,
+    *,
+    max_new_tokens: int,
+) -> torch.Tensor:
+    """GRPO without its length bias (Liu et al., 2025, arXiv 2503.20783, section 3).
+
+    The token terms are GRPO's, -min(rho A, clip(rho) A) + kl_coef * k3. They are summed within each response
+    and divided by a constant, where GRPO divides by the response's own length and so lets long bad answers
+    off lightly. The advantages that belong to it are not divided by the group's standard deviation.
+
+    Args:
+        logprobs: (N, T) under the policy, with gradient.
+        old_logprobs, ref_logprobs: (N, T) under the sampling policy and the reference, without.
+        advantages: (N,), one a response.
+        mask: (N, T) bool.
+        clip_eps: how far the ratio may fall below 1 (and rise above, unless `clip_eps_high` is given).
+        kl_coef: weight of the KL term.
+        max_new_tokens: the constant: the budget of a response, known before any batch is seen.
+
+    Returns:
+        Scalar float32: the mean over responses, of which one without tokens contributes 0.
+    """
+    keep = mask.bool()
+    high = clip_eps if clip_eps_high is None else clip_eps_high
+    log_ratio = torch.where(keep, logprobs - old_logprobs, 0.0).float()
+    drift = torch.where(keep, logprobs - ref_logprobs, 0.0).float()
+    worth = advantages.float()[:, None]  # (N, 1)
+    ratio = log_ratio.exp()
+    gain = torch.minimum(ratio * worth, ratio.clamp(1.0 - clip_eps, 1.0 + high) * worth)
+    kl = torch.expm1(-drift) + drift
+    per_token = torch.where(keep, kl_coef * kl - gain, 0.0)
+    return (per_token.sum(dim=1) / max_new_tokens).mean()

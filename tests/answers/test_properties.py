@@ -60,6 +60,8 @@ def cases() -> dict[str, Case]:
         "bradley_terry_loss": Case(answers.bradley_terry_loss, pairs | {"margin": scores[2].abs()}),
         "pair_accuracy": Case(answers.pair_accuracy, pairs),
         "dpo_loss": Case(lambda **t: answers.dpo_loss(**t, beta=0.3), sums),
+        "ipo_loss": Case(lambda **t: answers.ipo_loss(**t, beta=0.3), sums),
+        "aot_loss": Case(lambda **t: answers.aot_loss(**t, beta=0.3), sums),
         "approx_kl": Case(answers.approx_kl, kl, padded=tuple(kl)),
         "kl_shaped_rewards": Case(
             lambda **t: answers.kl_shaped_rewards(**t, kl_coef=0.1),
@@ -85,6 +87,16 @@ def cases() -> dict[str, Case]:
         ),
         "grpo_loss": Case(
             lambda **t: answers.grpo_loss(**t, clip_eps=0.2, kl_coef=0.1),
+            grpo,
+            padded=("logprobs", "old_logprobs", "ref_logprobs", "mask"),
+        ),
+        "dr_grpo_loss": Case(
+            lambda **t: answers.dr_grpo_loss(**t, clip_eps=0.2, kl_coef=0.1, max_new_tokens=9),
+            grpo,
+            padded=("logprobs", "old_logprobs", "ref_logprobs", "mask"),
+        ),
+        "gspo_loss": Case(
+            lambda **t: answers.gspo_loss(**t, clip_eps=0.2, kl_coef=0.1),
             grpo,
             padded=("logprobs", "old_logprobs", "ref_logprobs", "mask"),
         ),
@@ -173,7 +185,7 @@ def test_results_are_float32_whatever_the_precision_of_the_inputs(name: str, dty
 
 
 LOSSES = ["sft_loss", "approx_kl", "bradley_terry_loss", "dpo_loss", "grpo_loss"]
-LOSSES += ["ppo_policy_loss", "ppo_value_loss"]
+LOSSES += ["ppo_policy_loss", "ppo_value_loss", "ipo_loss", "aot_loss", "dr_grpo_loss", "gspo_loss"]
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -186,7 +198,9 @@ def test_losses_are_scalars_with_a_gradient(name: str) -> None:
     assert loss.shape == () and leaf.grad is not None and leaf.grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize("name", ["sft_loss", "perplexity", "approx_kl", "grpo_loss", "gae", "whiten"])
+@pytest.mark.parametrize(
+    "name", ["sft_loss", "perplexity", "approx_kl", "grpo_loss", "gspo_loss", "gae", "whiten"]
+)
 @pytest.mark.parametrize("kind", [torch.int64, torch.float32, torch.uint8], ids=str)
 def test_a_mask_may_be_of_numbers(name: str, kind: torch.dtype) -> None:
     case = CASES[name]
