@@ -185,7 +185,7 @@ both = {"DPO": run, "exchanged": broken}
 lesson.curves(both, "loss", "The loss cannot tell: both runs fall from ln 2", "loss").mark(0.6931, "ln 2")
 
 # %%
-plot = lesson.curves(both, "accuracy", "The accuracy can: it falls to 0", "share of pairs ranked right")
+plot = lesson.curves(both, "accuracy", "The accuracy can: it sinks below chance", "share of pairs ranked right")
 plot.mark(0.5, "chance")
 
 # %%
@@ -224,7 +224,7 @@ trainer = DPOTrainer(
 )
 losses = lesson.losses_of(trainer)
 ours = lesson.metrics(run)["loss"]
-plot = lesson.plot("trl", "TRL's curve starts at ln 2 and falls like ours", "step", "loss")
+plot = lesson.plot("trl", "TRL's curve starts at ln 2 too, and falls", "step", "loss")
 plot.line(ours.steps[:20], ours.values[:20], "this course")
 plot.line(range(1, len(losses) + 1), losses, "TRL")
 plot.mark(0.6931, "ln 2")

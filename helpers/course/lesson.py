@@ -132,7 +132,10 @@ class Lesson:
         from helpers.course.checks import check
 
         for name, function in () if unchecked else functions.items():
-            result = check(name, function, quiet=True)
+            try:
+                result = check(name, function, quiet=True)
+            except KeyError as problem:
+                raise CourseError(f"lesson.use: {name} is no exercise: {problem}") from None
             if not result.passed:
                 raise CourseError(
                     f"exercise {name}: {result.hint}\nMend the cell that defines it, run it and its check,"

@@ -20,6 +20,7 @@ import numpy as np
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from helpers.course.plots import (
     BLUE,
@@ -83,6 +84,8 @@ class Plot:
             self.axes.plot(x, y, color=colour, alpha=0.25, linewidth=0.8, **style)
             y = smooth(y, max(len(y) // 10, 3))
         self.axes.plot(x, y, color=colour, linewidth=1.7, label=label, **style)
+        if (x == np.round(x)).all():  # steps
+            self.axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
         return self
 
     def numbers(self) -> dict[str, list[list[float]]]:
@@ -105,7 +108,10 @@ def numbers_of(axes: Axes) -> dict[str, list[list[float]]]:
     lines = [np.asarray(line.get_xydata(), dtype=float).T.ravel().tolist() for line in axes.lines]
     bars = [bar for bar in axes.patches if isinstance(bar, Rectangle)]
     sizes = [[bar.get_x(), bar.get_y(), bar.get_width(), bar.get_height()] for bar in bars]
-    return {"lines": [list(map(finite, values)) for values in lines], "bars": sizes}
+    return {
+        "lines": [list(map(finite, values)) for values in lines],
+        "bars": [list(map(finite, values)) for values in sizes],
+    }
 
 
 def finite(value: float) -> float:
