@@ -1,0 +1,80 @@
+"""The right answers once more, independent of `solutions.answers`: float64, loops, by the papers.
+
+Check vectors are built from them, and graders ask them on inputs that nobody has seen: `verify`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from helpers.course.checks.draws import Draw
+from helpers.course.checks.exercise import Case, Exercise
+from helpers.course.checks.outcomes import Outcome, gradients_of, run, same
+from solutions.oracles import preference
+from solutions.oracles.base import ORACLES, Oracle, in_float64
+
+__all__ = ["ORACLES", "Oracle", "exercise_of", "right", "verify"]
+
+TOPICS = (preference,)
+
+
+def right(oracle: Oracle, arguments: dict[str, Any]) -> Outcome:
+    """The oracle's value and gradients, in the precision that the contract names."""
+    leaves: dict[str, torch.Tensor] = {}
+    given = {name: in_float64(value) for name, value in arguments.items()}
+    for name in oracle.gradients:
+        leaves[name] = given[name].clone().requires_grad_()
+    value = oracle.function(**{**given, **leaves})
+    gradients = gradients_of(value, leaves)
+    for (
+        name,
+        gradient,
+    ) in gradients.items():  # an oracle that takes nothing from an input has gradient 0 there
+        like = torch.zeros_like(leaves[name]) if gradient is None else gradient
+        gradients[name] = like.to(arguments[name].dtype)
+    if isinstance(value, torch.Tensor):
+        value = value.detach().float() if value.is_floating_point() else value
+    return Outcome(value, gradients)
+
+
+def exercise_of(oracle: Oracle) -> Exercise:
+    """The exercise without cases, for calling functions as the checks do."""
+    return Exercise(
+        name=oracle.name,
+        arguments=list(oracle.arguments),
+        optional=list(oracle.optional),
+        gradients=list(oracle.gradients),
+        cases=[],
+        mistakes={},
+        inputs=oracle.inputs,
+        properties=list(oracle.properties),
+    )
+
+
+def verify(name: str, function: Callable[..., Any], draws: int = 20, seed: int | None = None) -> str | None:
+    """Compare a function with the oracle on fresh random inputs: None where all agree, else what differs.
+
+    Value, shape, dtype and gradients count. `seed` makes the draws repeatable. KeyError: unknown exercise.
+    """
+    oracle = ORACLES[name]
+    exercise = exercise_of(oracle)
+    seeds = random.SystemRandom() if seed is None else random.Random(seed)
+    for _ in range(draws):
+        draw = Draw(seeds.getrandbits(48))
+        arguments = draw.arguments(oracle.inputs)
+        case = Case("a fresh draw", arguments, {}, tolerance=2e-5, floor=1e-6)
+        expected, got = right(oracle, arguments), run(function, exercise, case)
+        if not same(got, expected, case):
+            return f"{name} differs on the draw of seed {draw.seed}: {expected.value} expected, {shown(got)}"
+    return None
+
+
+def shown(outcome: Outcome) -> str:
+    """What came instead."""
+    if outcome.problem is not None:
+        return f"raised {outcome.error}: {outcome.problem}"
+    return f"got {outcome.value}, gradients {outcome.gradients}, changed {outcome.changed}"
