@@ -16,8 +16,10 @@ SUMMARY = {
     "evaluate": "base and adapters on held-out prompts, in one table",
     "submit": "write submission files: policy, reward_model or zip",
     "grade": "grade a submission directory or zip",
+    "check": "exercises in a file or notebook: right, or a hint",
     "profile": "which profile this machine gets, and why",
     "data": "build-tiny, or report on a data set",
+    "build": "the lessons' notebooks from their sources; --check compares them",
     "bench": "speed and memory of this machine's runs, as JSON lines",
 }
 

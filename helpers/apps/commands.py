@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from helpers.apps.checking import check_exercises
 from helpers.apps.flags import parse, take_flag
 from helpers.course.answers import load_answers
 from helpers.course.stages import ALGOS, trainer_of
@@ -219,6 +220,34 @@ def data(words: list[str]) -> int:
 
 
 @dataclass
+class BuildConfig:
+    """Build the notebooks of all lessons, or of those whose numbers you give, from solutions/NN_title.py."""
+
+    check: bool = text("write nothing; say what is stale, edited, leaked or missing, and exit with 1", False)
+    no_execute: bool = text("do not run the instructor's notebooks", False)
+    force: bool = text("run also those whose outputs came from the same code", False)
+
+
+def build(words: list[str]) -> int:
+    """build [NN ...]; with --check, exit status 1 if something is to be mended."""
+    from helpers.course.builder.kit import Kit
+    from helpers.course.builder.make import build_lessons, build_vectors
+    from helpers.course.builder.review import review
+
+    numbers = [word for word in words if Path(word).name[:1].isdigit()]
+    config = parse(BuildConfig, [word for word in words if word not in numbers], "build")
+    kit = Kit(Path(__file__).resolve().parents[2], DEFAULT_ANSWERS)
+    if config.check:
+        findings = review(kit, numbers)
+        print("\n".join(findings) or f"{len(kit.lessons(numbers))} lessons are as their sources say")
+        return 1 if findings else 0
+    if not numbers:
+        build_vectors(kit, check=False)
+    build_lessons(kit, numbers, run=not config.no_execute, force=config.force)
+    return 0
+
+
+@dataclass
 class BenchConfig:
     """Print speed and memory figures, one JSON line each."""
 
@@ -247,7 +276,9 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "evaluate": evaluate,
     "submit": submit,
     "grade": grade,
+    "check": check_exercises,
     "profile": profile,
     "data": data,
+    "build": build,
     "bench": bench,
 }

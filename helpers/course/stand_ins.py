@@ -50,11 +50,11 @@ def win_rate(verdicts: Sequence[str]) -> float:
 
 def bootstrap_ci(outcomes: Sequence[float], n_resamples: int = 2000, seed: int = 0) -> tuple[float, float]:
     """scipy's percentile bootstrap of the mean."""
-    values = np.asarray(outcomes, dtype=float)
-    if len(values) < 2 or (values == values[0]).all():
-        return float(values.mean()), float(values.mean())
+    points = np.asarray(outcomes, dtype=float)
+    if len(points) < 2 or (points == points[0]).all():
+        return float(points.mean()), float(points.mean())
     interval = scipy.stats.bootstrap(
-        (values,),
+        (points,),
         np.mean,
         n_resamples=n_resamples,
         method="percentile",
