@@ -102,8 +102,22 @@ class RewardConfig(EpochSettings):
 class PreferenceConfig(EpochSettings):
     """DPO and its relatives."""
 
-    algo: str = _flag("dpo", "dpo")
-    beta: float | None = _flag(None, "pull towards the reference")
+    algo: str = _flag("dpo", "dpo, ipo or aot")
+    beta: float | None = _flag(
+        None,
+        "pull towards the reference; its scale is each method's own: dpo and aot multiply log-ratios by it,"
+        " ipo aims at a gap of 1 / (2 beta) nats between whole responses (with --length_average: per token)",
+    )
+    length_average: bool = _flag(
+        False, "ipo: log-probs averaged over a response's tokens, as TRL has it; the paper sums them"
+    )
+    aot_paired: bool = _flag(
+        False, "aot: compare the policy's margins with the reference's, not chosen with rejected"
+    )
+    label_smoothing: float = _flag(0.0, "dpo: share of labels taken to be the wrong way round (cDPO)")
+    pair_weights: str | None = _flag(
+        None, "dpo, ipo: row field that weighs a pair in the loss, such as avg_confidence; scaled to mean 1"
+    )
     reference_cache: str | None = _flag(None, "directory of cached reference log-probs")
 
 
@@ -111,7 +125,7 @@ class PreferenceConfig(EpochSettings):
 class OnlineConfig(RunSettings):
     """Online reinforcement learning against a reward model."""
 
-    algo: str = _flag("grpo", "grpo")
+    algo: str = _flag("grpo", "grpo, dr_grpo or gspo")
     reward_model: str | None = _flag(None, "directory of a trained reward model")
     per_device_train_batch_size: int | None = _flag(None, "prompts a rollout")
     group_size: int | None = _flag(None, "responses a prompt")
@@ -120,9 +134,12 @@ class OnlineConfig(RunSettings):
     min_new_tokens: int | None = _flag(None, "shortest generated response")
     temperature: float | None = _flag(None, "of sampling and of every log-probability")
     top_p: float | None = _flag(None, "nucleus sampling")
-    clip_eps: float | None = _flag(None, "the ratio is clipped to 1 ± this")
+    clip_eps: float | None = _flag(
+        None, "the ratio is clipped to 1 ± this; gspo's paper has 3e-4, and 4e-4 above, for its mean ratio"
+    )
     clip_eps_high: float | None = _flag(None, "upper clip, if it differs")
     kl_coef: float | None = _flag(None, "weight of the KL term")
+    mask_truncated: bool = _flag(False, "learn nothing from responses that were cut off")
     generation_batch_size: int = _flag(64, "responses generated at once")
 
 
@@ -183,6 +200,7 @@ MAY_STAY_NONE = {
     "init_adapter",
     "margin_field",
     "model_name",
+    "pair_weights",
     "profile",
     "reference_cache",
     "reward_model",

@@ -1,7 +1,8 @@
 """Preference optimisation on a fixed data set: the policy against cached reference log-probs.
 
-Deviation from TRL's trainer: dropout is off, so that policy and reference are the same function while their
-weights agree and the loss of step 0 is ln 2.
+Deviations from TRL's trainer, each on purpose: dropout is off, so that policy and reference are the same
+function while their weights agree; IPO takes whole responses unless asked for averages; AOT sorts the whole
+optimiser batch, however it is cut, where a micro-batch of one would be DPO.
 """
 
 from __future__ import annotations
@@ -18,6 +19,15 @@ from helpers.models.policy import reference_logprobs, response_logprobs
 from helpers.text.groups import Group, make_batch
 from helpers.training.configs import PreferenceConfig
 from helpers.training.fit import fit
+from helpers.training.pairs import (
+    COUPLED,
+    WholeBatch,
+    check_preference,
+    lengths_of,
+    pair_weights,
+    preference_loss,
+    whole_batch,
+)
 from helpers.training.samples import SampleLogger
 from helpers.training.setup import (
     Policy,
@@ -33,32 +43,64 @@ from helpers.training.setup import (
 from helpers.training.trainer import TrainingItem
 
 # algo → name of the answer; each takes (policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta)
-LOSSES = {"dpo": "dpo_loss"}
+LOSSES = {"dpo": "dpo_loss", "ipo": "ipo_loss", "aot": "aot_loss"}
 
 
 @dataclasses.dataclass
 class PreferenceObjective:
-    """A loss of the four summed log-probs of every pair."""
+    """A loss of the four log-probs of every pair."""
 
     space: Workspace
     answers: Any
     loss_function: Callable[..., torch.Tensor]
     eval_items: Sequence[TrainingItem]
     samples: SampleLogger
+    whole: WholeBatch | None = None
 
     def weight(self, items: Sequence[TrainingItem]) -> float:
         """Number of pairs."""
         return float(len(items))
 
+    @torch.no_grad()
+    def prepare(self, model: torch.nn.Module, micro_batches: Sequence[Sequence[TrainingItem]]) -> None:
+        """Where a loss couples its pairs, work out what the whole batch asks of each of them."""
+        self.whole = None
+        if self.space.config.algo in COUPLED and len(micro_batches) > 1:
+            items = [item for micro in micro_batches for item in micro]
+            policy, reference = self.batched_logprobs(model, micro_batches)
+            self.whole = whole_batch(policy, lambda leaf: self.value(leaf, reference, items), items)
+
     def loss(
         self, model: torch.nn.Module, items: Sequence[TrainingItem]
     ) -> tuple[torch.Tensor, dict[str, float]]:
-        """Mean loss over the pairs, with implicit rewards beta * (log pi - log ref) in the metrics."""
+        """Mean loss over the pairs, and metrics.
+
+        Of a batch that was prepared it is the whole batch's loss, with the gradient of these pairs' part.
+        """
         policy, reference = self.pair_logprobs(model, items)
-        beta = self.space.config.beta
-        loss = self.loss_function(policy[:, 0], policy[:, 1], reference[:, 0], reference[:, 1], beta)
-        reward = beta * (policy.detach() - reference)
-        return loss, {
+        if self.whole is None:
+            loss = self.value(policy, reference, items)
+        else:
+            loss = self.whole.part(policy, items)
+        return loss, self.metrics(policy.detach(), reference, items)
+
+    def value(
+        self, policy: torch.Tensor, reference: torch.Tensor, items: Sequence[TrainingItem]
+    ) -> torch.Tensor:
+        """The learner's loss of (pairs, 2) log-probs."""
+        sizes = lengths_of(items, policy) if self.space.config.length_average else 1.0
+        config = self.space.config
+        return preference_loss(self.loss_function, policy / sizes, reference / sizes, config, items)
+
+    def metrics(
+        self, policy: torch.Tensor, reference: torch.Tensor, items: Sequence[TrainingItem]
+    ) -> dict[str, float]:
+        """Implicit rewards beta * (log pi - log ref), averaged over a response's tokens if the loss is."""
+        config = self.space.config
+        reward = config.beta * (policy - reference)
+        if config.length_average:
+            reward = reward / lengths_of(items, policy)
+        return {
             "reward_chosen": reward[:, 0].mean().item(),
             "reward_rejected": reward[:, 1].mean().item(),
             "margin": (reward[:, 0] - reward[:, 1]).mean().item(),
@@ -78,21 +120,31 @@ class PreferenceObjective:
         reference = torch.tensor([item.reference for item in items], dtype=policy.dtype, device=device)
         return policy, reference
 
+    def batched_logprobs(
+        self, model: torch.nn.Module, batches: Sequence[Sequence[TrainingItem]]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`pair_logprobs` of all batches, one after the other."""
+        parts = [self.pair_logprobs(model, items) for items in batches]
+        policy, reference = (torch.cat(side) for side in zip(*parts, strict=True))
+        return policy, reference
+
     @torch.no_grad()
     def evaluate(self, model: torch.nn.Module, step: int) -> dict[str, float]:
-        """Loss and implicit-reward accuracy on held-out pairs, and sample answers."""
+        """Loss (pairs unweighted, AOT's over them all) and metrics on held-out pairs, and sample answers."""
         self.samples.write(model, step)
-        sums: dict[str, float] = {}
-        for start in range(0, len(self.eval_items), 16):
-            items = self.eval_items[start : start + 16]
-            loss, metrics = self.loss(model, items)
-            for name, value in {"loss": loss.item(), **metrics}.items():
-                sums[name] = sums.get(name, 0.0) + value * len(items)
-        return {name: value / len(self.eval_items) for name, value in sums.items()}
+        items = self.eval_items
+        if not items:
+            return {}
+        batches = [items[i : i + 16] for i in range(0, len(items), 16)]
+        policy, reference = self.batched_logprobs(model, batches)
+        loss = self.value(policy, reference, items)
+        return {"loss": loss.item(), **self.metrics(policy, reference, items)}
 
 
-def with_reference(space: Workspace, policy: Policy, groups: Sequence[Group]) -> list[TrainingItem]:
-    """Pairs with their summed reference log-probs, from the cache where it has them."""
+def with_reference(
+    space: Workspace, policy: Policy, groups: Sequence[Group], weights: Sequence[float | None] | None = None
+) -> list[TrainingItem]:
+    """Pairs with their summed reference log-probs, from the cache where it has them, and their weights."""
     config = space.config
     per_token = reference_logprobs(
         policy.model,
@@ -104,8 +156,8 @@ def with_reference(space: Workspace, policy: Policy, groups: Sequence[Group]) ->
         key=space.encoder.fingerprint,
     )
     return [
-        TrainingItem(group, reference=tuple(float(tokens.sum()) for tokens in responses))
-        for group, responses in zip(groups, per_token, strict=True)
+        TrainingItem(group, reference=tuple(float(tokens.sum()) for tokens in responses), weight=weight)
+        for group, responses, weight in zip(groups, per_token, weights or [None] * len(groups), strict=True)
     ]
 
 
@@ -113,20 +165,21 @@ def train_preference(config: PreferenceConfig, answers: Any, *, stop_at_step: in
     """Train a policy adapter on preference pairs; the result is `final/adapter`.
 
     Args:
-        answers: namespace with the algorithm's loss (`dpo_loss`) and `pair_accuracy`.
+        answers: namespace with the algorithm's loss (see `LOSSES`) and `pair_accuracy`.
     """
     if config.algo not in LOSSES:
         raise CourseError(f"--algo {config.algo} is not one of {', '.join(LOSSES)}")
+    check_preference(config)
     answers = guarded(answers)
     space = open_workspace(config, config.algo, answers.fingerprints(LOSSES[config.algo]))
     if done := finished_result(space.run):
         return done
-    _, groups = load_groups(space, "preference")
+    examples, groups = load_groups(space, "preference")
     eval_examples, eval_groups = load_groups(space, "preference", evaluation=True)
     policy = add_policy(space, dropout=0.0)
     disable_dropout(policy.model)
     fit_layout(space, policy.model, [*groups, *eval_groups])
-    items = with_reference(space, policy, groups)
+    items = with_reference(space, policy, groups, pair_weights(examples, space.config.pair_weights))
     eval_items = with_reference(space, policy, eval_groups)
     loss = getattr(answers, LOSSES[config.algo])
     samples = SampleLogger(space, eval_examples, model=policy.model)

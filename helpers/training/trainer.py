@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch.utils.data import Dataset
@@ -37,6 +37,7 @@ class TrainingItem:
     group: Group
     reference: tuple[float, ...] = ()
     margin: float | None = None
+    weight: float | None = None  # of the pair in its batch's mean; None: all alike
 
     def __len__(self) -> int:
         """Tokens of the packed row."""
@@ -56,6 +57,14 @@ class Objective(Protocol):
 
     def evaluate(self, model: torch.nn.Module, step: int) -> dict[str, float]:
         """Metrics on held-out data."""
+
+
+@runtime_checkable
+class CoupledObjective(Objective, Protocol):
+    """One whose loss of a batch need not be the mean over its units, such as a loss that sorts them."""
+
+    def prepare(self, model: torch.nn.Module, micro_batches: Sequence[Sequence[TrainingItem]]) -> None:
+        """See the whole optimiser batch before the losses of its micro-batches are asked for."""
 
 
 class Items(Dataset):
@@ -119,7 +128,11 @@ class GroupTrainer(Trainer):
         model.train()
         whole = self.objective.weight(inputs)
         total = torch.zeros((), device=self.args.device)
-        for micro in self.micro_batches(inputs):
+        micro_batches = self.micro_batches(inputs)
+        if isinstance(self.objective, CoupledObjective):
+            with self.compute_loss_context_manager():
+                self.objective.prepare(model, micro_batches)
+        for micro in micro_batches:
             share = self.objective.weight(micro) / max(whole, 1)
             with self.compute_loss_context_manager():
                 loss, metrics = self.objective.loss(model, micro)
