@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from helpers.errors import CourseError
 from helpers.guard import guarded
 from helpers.models.policy import response_logprobs
-from helpers.text.groups import Group, make_batch, pad_groups
+from helpers.text.groups import Group, TokenBatch, make_batch, pad_groups
 from helpers.training.configs import SFTConfig
 from helpers.training.fit import fit
 from helpers.training.samples import SampleLogger
@@ -31,7 +32,7 @@ class SFTObjective:
     """Token-weighted negative log-likelihood of the responses.
 
     The trainer computes log-probs in chunks; with `fused` off it calls the answer `sft_loss` on full logits
-    (right-padded, masked by the answer `response_mask`), which is the same number.
+    (right-padded, masked by the answer `response_mask` where there is one), which is the same number.
     """
 
     space: Workspace
@@ -58,9 +59,16 @@ class SFTObjective:
         """The same through full logits and the answer `sft_loss`."""
         batch = pad_groups(groups, self.space.pad_id).to(device_of(model))
         logits = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
-        prompts = torch.tensor([len(g.prompt_ids) for g in groups for _ in g.responses], device=logits.device)
-        mask = self.answers.response_mask(prompts, batch.attention_mask)
-        return self.answers.sft_loss(logits, batch.input_ids, mask)
+        return self.answers.sft_loss(logits, batch.input_ids, self.mask_of(batch, groups))
+
+    def mask_of(self, batch: TokenBatch, groups: Sequence[Group]) -> torch.Tensor:
+        """(rows, width) bool: response tokens, by the answer `response_mask` or as the batch was laid out."""
+        if answer := response_mask_in(self.answers):
+            lengths = [len(group.prompt_ids) for group in groups for _ in group.responses]
+            return answer(torch.tensor(lengths, device=batch.input_ids.device), batch.attention_mask)
+        mask = torch.zeros_like(batch.input_ids, dtype=torch.bool)
+        mask.view(-1)[batch.token_index[batch.mask]] = True
+        return mask
 
     @torch.no_grad()
     def evaluate(self, model: torch.nn.Module, step: int) -> dict[str, float]:
@@ -79,6 +87,14 @@ class SFTObjective:
         return {"perplexity": self.answers.perplexity(flat, torch.ones_like(flat, dtype=torch.bool))}
 
 
+def response_mask_in(answers: Any) -> Callable[..., torch.Tensor] | None:
+    """The answer `response_mask`; None in lesson 01, where a learner has not the functions of lesson 00."""
+    try:
+        return answers.response_mask
+    except CourseError:
+        return None
+
+
 def device_of(model: torch.nn.Module) -> torch.device:
     """Where the model's parameters lie."""
     return next(model.parameters()).device
@@ -88,11 +104,12 @@ def train_sft(config: SFTConfig, answers: Any, *, stop_at_step: int | None = Non
     """Fine-tune an adapter on instruction data; the result is `final/adapter`.
 
     Args:
-        answers: namespace with `perplexity` and, with `fused` off, `sft_loss` and `response_mask`.
+        answers: namespace with `perplexity` and, with `fused` off, `sft_loss` and perhaps `response_mask`.
         stop_at_step: stop there as an interruption would (tests).
     """
     answers = guarded(answers)
-    used = () if config.fused else ("sft_loss", "response_mask")
+    masks = ("response_mask",) if response_mask_in(answers) else ()
+    used = () if config.fused else ("sft_loss", *masks)
     space = open_workspace(config, "sft", answers.fingerprints(*used))
     if done := finished_result(space.run):
         return done

@@ -117,6 +117,14 @@ def test_the_fused_sft_loss_is_the_learners_loss(settings: Any) -> None:
     assert_equal_weights(adapter_weights(fused.final), adapter_weights(full.final), atol=2e-4)
 
 
+def test_without_a_response_mask_sft_masks_by_what_laid_out_the_batch(settings: Any) -> None:
+    """Lesson 01 stands alone: its learner brings `sft_loss` and not yet, or no longer, lesson 00's mask."""
+    own = SimpleNamespace(sft_loss=answers.sft_loss, perplexity=answers.perplexity)
+    whole = train_sft(settings(SFTConfig, "whole", max_steps=3, fused=False), answers)
+    alone = train_sft(settings(SFTConfig, "alone", max_steps=3, fused=False), own)
+    assert_equal_weights(adapter_weights(whole.final), adapter_weights(alone.final), atol=0)
+
+
 def test_sft_lowers_perplexity_and_writes_samples(settings: Any) -> None:
     run = train_sft(settings(SFTConfig, max_steps=30, eval_steps=10), answers)
     values = [float(row["eval_perplexity"]) for row in metric_rows(run.run_dir) if row.get("eval_perplexity")]
