@@ -28,6 +28,7 @@ __all__ = [
     "TokenScores",
     "hidden_states",
     "layout_for",
+    "predicting_hidden",
     "reference_logprobs",
     "response_hidden",
     "response_logprobs",
@@ -142,6 +143,16 @@ def response_hidden(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
     states = hidden_states(model, batch)
     mask = batch.mask.to(states.device)
     return states[batch.token_index.to(states.device)].masked_fill(~mask[..., None], 0.0)
+
+
+def predicting_hidden(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
+    """Return (N, R, H): the states that predict the response tokens, zeros outside the mask.
+
+    They are where the log-probabilities are read, and where a value belongs: it must not know the token.
+    """
+    states = hidden_states(model, batch)
+    mask = batch.mask.to(states.device)
+    return states[batch.predict_index.to(states.device)].masked_fill(~mask[..., None], 0.0)
 
 
 def layout_for(model: nn.Module, groups: Sequence[Group] = (), wanted: str = "packed") -> str:

@@ -185,6 +185,12 @@ ONLINE_FALLBACKS: dict[str, Any] = {
     "top_p": 0.95,
     "clip_eps": 0.2,
     "kl_coef": 0.01,
+    "gamma": 1.0,
+    "lam": 0.95,
+    "value_clip_eps": 0.2,
+    "entropy_coef": 0.0,
+    "missing_eos_penalty": 1.0,
+    "kl_horizon": 10_000,
     "logging_steps": 1,
     "eval_steps": 25,
     "save_steps": 25,
@@ -192,6 +198,7 @@ ONLINE_FALLBACKS: dict[str, Any] = {
 
 Config = TypeVar("Config", bound=RunSettings)
 MAY_STAY_NONE = {
+    "adaptive_kl_target",
     "clip_eps_high",
     "dataset_name",
     "eval_holdout",
@@ -204,8 +211,10 @@ MAY_STAY_NONE = {
     "profile",
     "reference_cache",
     "reward_model",
+    "target_kl",
     "train_limit",
     "train_split",
+    "value_learning_rate",
 }
 
 
@@ -246,6 +255,7 @@ AT_LEAST_ONE = (
     "num_epochs",
     "minibatch_size",
     "generation_batch_size",
+    "kl_horizon",
     "batch_size",
     "limit",
     "pairs",
@@ -257,6 +267,10 @@ POSITIVE = (
     "max_grad_norm",
     "clip_eps",
     "clip_eps_high",
+    "value_clip_eps",
+    "value_learning_rate",
+    "target_kl",
+    "adaptive_kl_target",
     "lora_alpha",
     "num_train_epochs",
 )
@@ -270,9 +284,12 @@ NOT_NEGATIVE = (
     "lora_dropout",
     "warmup_ratio",
     "min_new_tokens",
+    "entropy_coef",
+    "missing_eos_penalty",
     "center_rewards_coefficient",
 )
 BELOW_ONE = ("lora_dropout", "warmup_ratio")
+FROM_0_TO_1 = ("gamma", "lam")
 MAY_BE_INFINITE = ("max_grad_norm",)  # no clipping
 # Those that need nothing but the number of steps.
 SCHEDULES = (
@@ -314,6 +331,7 @@ def check_ranges(values: dict[str, Any]) -> None:
     rules = [(AT_LEAST_ONE, lambda v: v >= 1, "at least 1"), (POSITIVE, lambda v: v > 0, "greater than 0")]
     rules.append((NOT_NEGATIVE, lambda v: v >= 0, "0 or more"))
     rules.append((BELOW_ONE, lambda v: v < 1, "below 1"))
+    rules.append((FROM_0_TO_1, lambda v: 0 <= v <= 1, "from 0 to 1"))
     for name, value in values.items():
         if isinstance(value, float) and math.isinf(value) and name not in MAY_BE_INFINITE:
             raise CourseError(f"--{name} must be a finite number, not {value}")

@@ -25,6 +25,7 @@ from helpers.guard import guarded
 from helpers.models.hardware import compute_dtype
 from helpers.models.policy import response_logprobs
 from helpers.models.reward_model import RewardModel
+from helpers.models.sampling import Completion
 from helpers.text.groups import Group
 from helpers.training.configs import OnlineConfig
 from helpers.training.fit import explained_interrupt, write_final
@@ -52,7 +53,7 @@ from helpers.training.setup import (
     load_groups,
     open_workspace,
 )
-from helpers.training.updates import RatioWatch, build_optimizer
+from helpers.training.updates import RatioWatch, build_optimizer, recomputing
 
 
 @dataclass(frozen=True)
@@ -114,10 +115,9 @@ class OnlineTrainer:
         self.model = model = policy.model
         self.prompts, self.samples = list(prompts), samples
         self.config: OnlineConfig = space.config
-        self.algorithm = ALGORITHMS[self.config.algo]
         self.step, self.skipped = 0, 0
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.optimizer = build_optimizer(space, model)
+        self.optimizer = self.make_optimizer()
         self.scheduler = get_scheduler(
             self.config.lr_scheduler_type,
             self.optimizer,
@@ -128,6 +128,15 @@ class OnlineTrainer:
         device = next(model.parameters()).device
         self.autocast = torch.autocast(device.type, dtype=precision, enabled=device.type == "cuda")
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """Advantages and loss."""
+        return ALGORITHMS[self.config.algo]
+
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        """Over everything that is trained."""
+        return build_optimizer(self.space, self.model)
 
     def updates_in_all(self) -> int:
         """Optimiser steps of the whole run."""
@@ -155,7 +164,8 @@ class OnlineTrainer:
         started = time.perf_counter()
         rollout = self.rollout()
         sampled = time.perf_counter()
-        row = {**rollout.metrics, **self.update(rollout)}
+        with recomputing(self.model):
+            row = {**rollout.metrics, **self.update(rollout)}
         seconds = time.perf_counter() - started
         tokens = sum(len(answer.ids) for group in rollout.completions for answer in group)
         self.step += 1
@@ -164,8 +174,8 @@ class OnlineTrainer:
         row["rollout_share"] = round((sampled - started) / seconds, 3)
         return row
 
-    def rollout(self) -> Rollout:
-        """Groups of responses with rewards, advantages, old and reference log-probs."""
+    def sample(self) -> tuple[list[Group], list[list[Completion]], torch.Tensor]:
+        """The step's responses, and their (N,) rewards, finite or not."""
         c = self.config
         picked = prompt_indices(self.step, c.per_device_train_batch_size, len(self.prompts), c.seed)
         self.model.eval()
@@ -174,6 +184,12 @@ class OnlineTrainer:
         )
         scores = self.scorer.score_groups(groups)
         raw = torch.tensor([score for group in scores for score in group], dtype=torch.float32)
+        return groups, completions, raw
+
+    def rollout(self) -> Rollout:
+        """Groups of responses with rewards, advantages, old and reference log-probs."""
+        c = self.config
+        groups, completions, raw = self.sample()
         rewards, abstained = abstain(raw, c.group_size)
         advantages = self.algorithm.advantages(self.answers, rewards, c.group_size)
         advantages = advantages.masked_fill(abstained, 0.0)
@@ -216,7 +232,7 @@ class OnlineTrainer:
     def optimizer_step(self, loss: float) -> float:
         """Clip and step, unless loss or gradient is not finite; return the gradient norm before clipping."""
         self.scaler.unscale_(self.optimizer)
-        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm))
+        norm = self.clip_gradients()
         if math.isfinite(loss) and math.isfinite(norm):
             self.scaler.step(self.optimizer)
         else:
@@ -225,6 +241,10 @@ class OnlineTrainer:
         self.scheduler.step()
         self.optimizer.zero_grad(set_to_none=True)
         return norm
+
+    def clip_gradients(self) -> float:
+        """Clip; return the norm before, which is not finite if any gradient is not."""
+        return float(torch.nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm))
 
     # ------------------------------------------------------------------ around the steps
     def after_step(self, row: dict[str, float]) -> None:
@@ -256,12 +276,16 @@ class OnlineTrainer:
     def save(self) -> None:
         """Write checkpoints/step_000025: adapter, optimiser, scheduler, scaler and counters."""
         with self.space.run.save_checkpoint(self.step) as draft:
-            self.policy.save(draft)
-            torch.save(self.optimizer.state_dict(), draft / "optimizer.pt")
-            torch.save(self.scheduler.state_dict(), draft / "scheduler.pt")
-            torch.save(self.scaler.state_dict(), draft / "scaler.pt")
-            write_json(draft / "state.json", {"step": self.step, "skipped": self.skipped})
+            self.write(draft)
         self.space.run.prune(self.config.save_total_limit)
+
+    def write(self, draft: Path) -> None:
+        """Everything that `restore` reads."""
+        self.policy.save(draft)
+        torch.save(self.optimizer.state_dict(), draft / "optimizer.pt")
+        torch.save(self.scheduler.state_dict(), draft / "scheduler.pt")
+        torch.save(self.scaler.state_dict(), draft / "scaler.pt")
+        write_json(draft / "state.json", {"step": self.step, "skipped": self.skipped})
 
     def restore(self, checkpoint: Path) -> None:
         """Continue from a checkpoint."""
@@ -303,8 +327,27 @@ def train_online(
     """
     if config.algo not in ALGORITHMS:
         raise CourseError(f"--algo {config.algo} is not one of {', '.join(ALGORITHMS)}")
+    uses = ALGORITHMS[config.algo].uses
+    return start_online(config, answers, uses, OnlineTrainer, scorer=scorer, stop_at_step=stop_at_step)
+
+
+def start_online(
+    config: OnlineConfig,
+    answers: Any,
+    uses: Sequence[str],
+    make: Callable[..., OnlineTrainer],
+    *,
+    scorer: Scorer | None,
+    stop_at_step: int | None,
+) -> RunResult:
+    """Open the run, load the roles, and train with the trainer that `make` returns.
+
+    Args:
+        uses: names of the answers that shape the weights.
+        make: called with what `OnlineTrainer` is.
+    """
     answers = guarded(answers)
-    space = open_workspace(config, config.algo, answers.fingerprints(*ALGORITHMS[config.algo].uses))
+    space = open_workspace(config, config.algo, answers.fingerprints(*uses))
     if done := finished_result(space.run):
         return done
     examples, _ = load_groups(space, "prompts")
@@ -319,7 +362,7 @@ def train_online(
         return [group[0] for group in scorer.score_groups(pairs)]
 
     samples = SampleLogger(space, eval_examples, score, model=policy.model)
-    trainer = OnlineTrainer(space, answers, policy, scorer, encode_prompts(space, examples), samples)
+    trainer = make(space, answers, policy, scorer, encode_prompts(space, examples), samples)
     return run_online(trainer, stop_at_step)
 
 

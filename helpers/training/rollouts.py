@@ -35,7 +35,8 @@ class MicroBatch:
     old_logprobs: torch.Tensor  # (N, R) under the policy that sampled
     ref_logprobs: torch.Tensor  # (N, R) under the frozen reference
     entropy: torch.Tensor  # (N, R) of the sampling policy
-    advantages: torch.Tensor  # (N,)
+    advantages: torch.Tensor  # (N,), or (N, R) where an algorithm gives each token its own
+    places: torch.Tensor  # (N,) long: which responses of the rollout these are
 
     def __len__(self) -> int:
         return self.batch.mask.shape[0]
@@ -145,7 +146,8 @@ def lay_out(
         with reference(model, reference_adapter):
             ref = response_logprobs(model, batch, temperature=config.temperature)
         part = advantages[picked].reshape(-1).to(device)
-        ready.append(MicroBatch(batch, old.logprobs, ref.logprobs, old.entropy, part))
+        places = torch.arange(rollout.advantages.numel()).view(advantages.shape)[picked].reshape(-1)
+        ready.append(MicroBatch(batch, old.logprobs, ref.logprobs, old.entropy, part, places))
     size = config.gradient_accumulation_steps
     rollout.windows = [ready[i : i + size] for i in range(0, len(ready), size)]
 

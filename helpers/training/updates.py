@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from transformers import Trainer, TrainingArguments
@@ -30,7 +32,7 @@ class RatioWatch:
         """Take in one micro-batch."""
         mask = micro.batch.mask
         log_ratio = (logprobs - micro.old_logprobs)[mask]
-        advantage = micro.advantages[:, None].expand_as(mask)[mask]
+        advantage = micro.advantages.view(len(mask), -1).expand_as(mask)[mask]
         outside = ((log_ratio > self.high) & (advantage > 0)) | ((log_ratio < self.low) & (advantage < 0))
         self.clipped += int(outside.sum())
         self.tokens += log_ratio.numel()
@@ -47,6 +49,23 @@ class RatioWatch:
             "ratio_max": math.exp(min(self.most, 80.0)),
             "first_ratio_error": math.expm1(min(self.first or 0.0, 80.0)),
         }
+
+
+@contextmanager
+def recomputing(model: torch.nn.Module) -> Iterator[None]:
+    """Let gradient checkpointing work, where it is on, in a model in eval mode.
+
+    Layers recompute their activations in training mode only, but the rest must stay in eval mode: with any
+    dropout the first ratio would not be 1.
+    """
+    layers = [m for m in model.modules() if getattr(m, "gradient_checkpointing", False) and not m.training]
+    for layer in layers:
+        layer.training = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.training = False
 
 
 def build_optimizer(space: Workspace, model: torch.nn.Module) -> torch.optim.Optimizer:
