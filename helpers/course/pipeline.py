@@ -216,20 +216,20 @@ def evaluate_reward_model(course: Course) -> tuple[RewardReport, dict[str, float
         course.data, split="test_prefs", kind="preference", limit=course.config.eval_limit
     ).examples
     report = evaluate_reward(model, pairs, course.encoder, course.answers, budget=course.budget)
-    return report, minimal_pair_accuracy(course, model)
+    return report, minimal_pair_accuracy(course.data, course.encoder, model)
 
 
-def minimal_pair_accuracy(course: Course, model: RewardModel) -> dict[str, float]:
-    """What the reward model sees: accuracy by property, on the bundled world only."""
-    place = course.data / "test_gen.jsonl"
+def minimal_pair_accuracy(data: Path, encoder: ChatEncoder, model: RewardModel) -> dict[str, float]:
+    """What the reward model sees: accuracy by property, on the bundled world in `data` only, else {}."""
+    place = data / "test_gen.jsonl"
     rows = read_jsonl(place) if place.is_file() else []
     if not all(isinstance(row.get("metadata"), dict) for row in rows):
         return {}
     pairs = minimal_pairs(rows)
     groups = [
         Group(
-            course.encoder.encode_prompt([{"role": "user", "content": pair.prompt}]),
-            [course.encoder.encode_response(text) for text in (pair.better, pair.worse)],
+            encoder.encode_prompt([{"role": "user", "content": pair.prompt}]),
+            [encoder.encode_response(text) for text in (pair.better, pair.worse)],
         )
         for pair in pairs
     ]
