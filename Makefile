@@ -16,8 +16,8 @@ help:
 	@echo "make run    install, then the whole course on the bundled tiny world: report in runs/"
 	@echo "make test   install, then everything that CI runs: lint, types and the test suite"
 	@echo "make lint   ruff (lint and format) and mypy"
-	@echo "make lab    JupyterLab (the lessons come with a later version)"
-	@echo "make build  build the lessons, once there are any"
+	@echo "make lab    JupyterLab, to work through notebooks/"
+	@echo "make build  build the notebooks of all lessons and check them"
 	@echo "make clean  remove .venv and all caches; runs/ stays"
 
 run: venv
@@ -35,8 +35,8 @@ lab: venv-notebook
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root)
 
 build: venv-notebook
-	@if ls solutions/[0-9]*.py >/dev/null 2>&1; then $(BIN)/python -m helpers build; \
-	else echo "make build: solutions/ holds no lessons yet, so there is nothing to build."; fi
+	$(BIN)/python -m helpers build
+	$(BIN)/python -m helpers build --check
 
 venv:
 	@$(INSTALL)

@@ -242,7 +242,8 @@ def build(words: list[str]) -> int:
         print("\n".join(findings) or f"{len(kit.lessons(numbers))} lessons are as their sources say")
         return 1 if findings else 0
     if not numbers:
-        build_vectors(kit, check=False)
+        for name in build_vectors(kit, check=False):
+            print(f"{name}: written")
     build_lessons(kit, numbers, run=not config.no_execute, force=config.force)
     return 0
 

@@ -8,6 +8,7 @@ import json
 import shutil
 from pathlib import Path
 
+import psutil
 import pytest
 
 from helpers.course.builder import execute as executing
@@ -413,6 +414,7 @@ def test_only_lines_that_tell_something_count(built):
 def test_an_unfilled_notebook_stops_with_one_friendly_line(built, tmp_path):
     with pytest.raises(executing.CellFailed) as stop:
         executing.execute(load(built.student(LESSON)), LESSON, python_path=ROOT, folder=tmp_path)
+    assert not psutil.Process().children(), "the kernel is gone too"
     assert stop.value.shown == (
         "exercise doubled_sum: doubled_sum is not written yet; write it in the cell above"
     )

@@ -79,13 +79,15 @@ def execute(
             km=manager,
             timeout=SECONDS_PER_CELL,
             record_timing=False,
+            shutdown_kernel="immediate",
             resources={"metadata": {"path": str(work)}},
         )
         environment = {key: value for key, value in os.environ.items() if key not in NOT_INHERITED}
         environment.update(ENVIRONMENT, PYTHONPATH=str(python_path), IPYTHONDIR=str(settings))
         environment.setdefault("OMP_NUM_THREADS", "2")
         try:
-            client.execute(env={**environment, **(variables or {})})
+            # A manager that is handed in is not shut down unasked.
+            client.execute(cleanup_kc=True, env={**environment, **(variables or {})})
         except nbclient.exceptions.CellExecutionError:
             raise failure(lesson, node) from None
         except nbclient.exceptions.CellTimeoutError:
@@ -125,7 +127,7 @@ def import_nbclient() -> tuple[Any, Any, Any]:
 
     class ThisPython(KernelSpecManager):
         def get_kernel_spec(self, kernel_name: str) -> Any:
-            command = [sys.executable, "-Xfrozen_modules=off", "-m", "ipykernel_launcher"]
+            command = [sys.executable, "-m", "ipykernel_launcher", "--log-level=ERROR"]
             return KernelSpec(
                 argv=[*command, "-f", "{connection_file}"], display_name="Python 3", language="python"
             )
