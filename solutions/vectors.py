@@ -57,6 +57,9 @@ def vectors(oracle: Oracle) -> dict[str, Any]:
     cases = [Case(g.why, g.arguments, {}, {}, g.tolerance, g.floor, g.layout) for g in oracle.cases()]
     expected = [right(oracle, case.arguments) for case in cases]
     outcomes = {key: [run(wrong.function, exercise, case) for case in cases] for key, wrong in known.items()}
+    for given, *at_case in zip(oracle.cases(), expected, *outcomes.values(), strict=True):
+        for outcome in at_case if not given.gradients else ():
+            outcome.gradients = {}
     refuse_twins(exercise, cases, expected, outcomes)
     return {
         "exercise": oracle.name,

@@ -14,12 +14,12 @@ import torch
 from helpers.course.checks.draws import Draw
 from helpers.course.checks.exercise import Case, Exercise
 from helpers.course.checks.outcomes import Outcome, gradients_of, run, same
-from solutions.oracles import preference
-from solutions.oracles.base import ORACLES, Oracle, in_float64
+from solutions.oracles import grpo, logprobs, preference, reward, sft
+from solutions.oracles.base import ORACLES, Given, Oracle, in_float64
 
 __all__ = ["ORACLES", "Oracle", "exercise_of", "right", "verify"]
 
-TOPICS = (preference,)
+TOPICS = (logprobs, sft, reward, preference, grpo)
 
 
 def right(oracle: Oracle, arguments: dict[str, Any]) -> Outcome:
@@ -56,21 +56,28 @@ def exercise_of(oracle: Oracle) -> Exercise:
 
 
 def verify(name: str, function: Callable[..., Any], draws: int = 20, seed: int | None = None) -> str | None:
-    """Compare a function with the oracle on fresh random inputs: None where all agree, else what differs.
+    """Compare a function with the oracle, on its cases and on fresh random inputs.
+
+    None where all agree, else what differs.
 
     Value, shape, dtype and gradients count. `seed` makes the draws repeatable. KeyError: unknown exercise.
     """
     oracle = ORACLES[name]
     exercise = exercise_of(oracle)
     seeds = random.SystemRandom() if seed is None else random.Random(seed)
-    for _ in range(draws):
-        draw = Draw(seeds.getrandbits(48))
-        arguments = draw.arguments(oracle.inputs)
-        case = Case("a fresh draw", arguments, {}, tolerance=2e-5, floor=1e-6)
-        expected, got = right(oracle, arguments), run(function, exercise, case)
+    for given in [*oracle.cases(), *(fresh(oracle, seeds.getrandbits(48)) for _ in range(draws))]:
+        case = Case(given.why, given.arguments, {}, {}, given.tolerance, given.floor, given.layout)
+        expected, got = right(oracle, given.arguments), run(function, exercise, case)
+        if not given.gradients:
+            expected.gradients = {}
         if not same(got, expected, case):
-            return f"{name} differs on the draw of seed {draw.seed}: {expected.value} expected, {shown(got)}"
+            return f"{name}, {given.why}: {expected.value} expected, {shown(got)}"
     return None
+
+
+def fresh(oracle: Oracle, seed: int) -> Given:
+    """Inputs that nobody has seen."""
+    return Given(f"the draw of seed {seed}", Draw(seed).arguments(oracle.inputs), tolerance=2e-5, floor=1e-6)
 
 
 def shown(outcome: Outcome) -> str:

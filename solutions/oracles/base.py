@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 Properties = tuple[tuple[str, dict[str, Any]], ...]
-TRUE, FALSE = True, False
 
 
 @dataclass(frozen=True)
@@ -22,6 +21,7 @@ class Given:
     tolerance: float = 1e-5
     floor: float = 1e-7
     layout: str | None = None
+    gradients: bool = True  # False: only the value is compared, as under NaN, which spreads in backward
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,11 @@ from helpers.course.checks.draws import Draw
 from helpers.course.checks.exercise import Case, Exercise, load
 from helpers.course.checks.misuse import misuse, raised, unwritten
 from helpers.course.checks.outcomes import Outcome, misfit, run, same, same_value, wrong_gradients
-from helpers.course.checks.properties import PROPERTIES, Probe
+from helpers.course.checks.properties import PROPERTIES, SOMETIMES, Probe
 from helpers.guard import described
 
-ROUNDS = 2  # fresh draws for every property
+ROUNDS = 2  # fresh draws for a property
+TRIES = 12  # for one that need not hold on every draw
 FEW = 24  # numbers; longer tensors are shown by their shape
 
 
@@ -115,15 +116,23 @@ def broken_property(exercise: Exercise, function: Callable[..., Any]) -> str | N
     """The hint of the first property that fails on fresh inputs."""
     probe = Probe(function, exercise)
     for name, parameters in exercise.properties:
-        for _ in range(ROUNDS):
-            given = Draw().arguments(exercise.inputs)
-            try:
-                hint = PROPERTIES[name](probe, given, **parameters)
-            except (Exception, SystemExit) as problem:
-                hint = raised(function, problem, Case("fresh inputs", given, {}))
-            if hint:
-                return f"right on the examples, but not on fresh random inputs: {hint}"
+        if hint := tried(probe, name, parameters):
+            return f"right on the examples, but not on fresh random inputs: {hint}"
     return None
+
+
+def tried(probe: Probe, name: str, parameters: dict[str, Any]) -> str | None:
+    """One property on several draws: it must hold on all, or on one where it need not hold everywhere."""
+    hint = None
+    for _ in range(TRIES if name in SOMETIMES else ROUNDS):
+        given = Draw().arguments(probe.exercise.inputs)
+        try:
+            hint = PROPERTIES[name](probe, given, **parameters)
+        except (Exception, SystemExit) as problem:
+            return raised(probe.function, problem, Case("fresh inputs", given, {}))
+        if bool(hint) != (name in SOMETIMES):
+            return hint
+    return hint
 
 
 # ---------------------------------------------------------------------- words for numbers

@@ -30,6 +30,8 @@ class Draw:
         """Draw every argument in turn; a later one may depend on those before it."""
         drawn: dict[str, Any] = {}
         for name, how in spec.items():
+            if torch.rand((), generator=self.generator) < how.get("absent", 0.0):
+                continue  # an optional argument that is left out
             drawn[name] = KINDS[how["kind"]](self, how, drawn)
         return drawn
 
@@ -56,9 +58,9 @@ class Draw:
         return torch.randint(0, self.sizes["V"], self.shape(how), generator=self.generator)
 
     def attention(self, how: dict[str, Any], _: Any = None) -> torch.Tensor:
-        """Right-padded rows of at least one token, 1 on tokens; one row is full."""
+        """Right-padded rows of at least `shortest` tokens (default 1), 1 on tokens; one row is full."""
         rows, width = self.shape(how)
-        lengths = torch.randint(1, width + 1, (rows,), generator=self.generator)
+        lengths = torch.randint(how.get("shortest", 1), width + 1, (rows,), generator=self.generator)
         lengths[self.whole(0, rows)] = width
         return (torch.arange(width) < lengths[:, None]).long()
 

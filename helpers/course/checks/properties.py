@@ -64,7 +64,7 @@ def equal(a: torch.Tensor, b: torch.Tensor, tolerance: float = LOOSE) -> bool:
 
 def rows_of(arguments: Arguments, names: Iterable[str], pick: torch.Tensor) -> Arguments:
     """The arguments with the rows `pick` of those that have rows."""
-    return {**arguments, **{name: arguments[name][pick] for name in names}}
+    return {**arguments, **{name: arguments[name][pick] for name in names if name in arguments}}
 
 
 # ---------------------------------------------------------------------- the batch
@@ -86,11 +86,13 @@ def batch_order(probe: Probe, given: Arguments, rows: list[str], result: str, bl
     return None
 
 
-def rows_alone(probe: Probe, given: Arguments, rows: list[str]) -> str | None:
-    """Each row by itself, as a batch of one, gives what it gives within the batch."""
-    alone = [probe.ask(rows_of(given, rows, torch.tensor([i]))) for i in range(len(given[rows[0]]))]
+def rows_alone(probe: Probe, given: Arguments, rows: list[str], block: str = "") -> str | None:
+    """Each row (or group of siblings) by itself gives what it gives within the batch."""
+    size = given[block] if block else 1
+    blocks = torch.arange(len(given[rows[0]])).view(-1, size)
+    alone = [probe.ask(rows_of(given, rows, pick)) for pick in blocks]
     together = probe.ask(given)
-    if any(row.shape[1:] != together.shape[1:] or row.shape[:1] != (1,) for row in alone):
+    if any(row.shape[1:] != together.shape[1:] or row.shape[:1] != (size,) for row in alone):
         return f"a batch of one gives a result of shape {tuple(alone[0].shape)}: keep the batch axis"
     if not equal(torch.cat(alone), together):
         return "a row gives something else alone than within a batch: no row may look at its neighbours"
@@ -116,7 +118,7 @@ def padding(probe: Probe, given: Arguments, columns: dict[str, Any], result: str
         padded = padded[:, :-2]
     if not equal(padded, plain):
         return f"padding changes the result{rubbish(columns)}: only masked-in positions may count"
-    if probe.exercise.gradients:
+    if probe.exercise.gradients and not rubbish(columns):  # 0 · NaN in backward is no one's fault
         return padded_gradients(probe, given, wide, columns)
     return None
 
@@ -158,12 +160,18 @@ def matters(probe: Probe, given: Arguments, inputs: list[str]) -> str | None:
     """The result changes when an input does."""
     plain = probe.ask(given)
     for name in inputs:
-        other = given[name].flip(0) * 0.7 + 0.3 if given[name].is_floating_point() else 1 - given[name]
-        if given[name].is_floating_point():
-            other = other + torch.linspace(-0.4, 0.5, other.numel()).view_as(other)
-        if equal(probe.ask({**given, name: other}), plain, 1e-9):
+        if equal(probe.ask({**given, name: another(given[name])}), plain, 1e-9):
             return f"the result does not depend on {name}"
     return None
+
+
+def another(tensor: torch.Tensor) -> torch.Tensor:
+    """Other values of the same kind."""
+    if tensor.dtype == torch.bool:
+        return ~tensor
+    if not tensor.is_floating_point():
+        return tensor.flip(-1)
+    return tensor.flip(0) * 0.7 + 0.3 + torch.linspace(-0.4, 0.5, tensor.numel()).view_as(tensor)
 
 
 def depends_on_number(probe: Probe, given: Arguments, name: str, values: list[Any]) -> str | None:
@@ -196,11 +204,11 @@ def finite_when_huge(probe: Probe, given: Arguments, inputs: list[str], factor: 
 
 
 def known_value(
-    probe: Probe, given: Arguments, equate: dict[str, str], value: float, hint: str
+    probe: Probe, given: Arguments, equate: dict[str, str], value: float, hint: str, without: str = ""
 ) -> str | None:
-    """Where some inputs are equal the value is known beforehand."""
-    same = {name: given[other] for name, other in equate.items()}
-    result = probe.ask({**given, **same})
+    """Where some inputs are equal, and an optional one is left out, the value is known beforehand."""
+    rest = {name: value for name, value in given.items() if name != without}
+    result = probe.ask({**rest, **{name: given[other] for name, other in equate.items()}})
     return None if equal(result, torch.full_like(result, value)) else hint
 
 
@@ -229,6 +237,16 @@ def sides_sum_to_one(probe: Probe, given: Arguments, left: str, right: str) -> s
     )
 
 
+def flat_gives_zero(probe: Probe, given: Arguments, name: str) -> str | None:
+    """An input without differences gives zeros."""
+    result = probe.ask({**given, name: torch.full_like(given[name], 0.75)})
+    return (
+        None
+        if equal(result, torch.zeros_like(result))
+        else f"where all {name} are equal the result must be 0"
+    )
+
+
 def groups_balance(probe: Probe, given: Arguments, size: str) -> str | None:
     """What some siblings gain the others lose."""
     sums = probe.ask(given).view(-1, given[size]).sum(dim=1)
@@ -251,6 +269,8 @@ def probabilities_sum_to_one(probe: Probe, given: Arguments, logits: str, ids: s
     )
 
 
+# These hold of some inputs, not of each: a mask may hide what was changed. One success in many draws will do.
+SOMETIMES = {"matters", "depends_on_number", "gradient_reaches", "falls_with"}
 PROPERTIES: dict[str, Callable[..., str | None]] = {
     function.__name__: function
     for function in (
@@ -268,6 +288,7 @@ PROPERTIES: dict[str, Callable[..., str | None]] = {
         falls_with,
         between,
         sides_sum_to_one,
+        flat_gives_zero,
         groups_balance,
         probabilities_sum_to_one,
     )
