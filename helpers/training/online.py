@@ -1,6 +1,6 @@
-"""Online reinforcement learning: sample groups, score them, update the policy; GRPO is the first algorithm.
+"""Online reinforcement learning: sample groups, score them, update the policy.
 
-An algorithm is advantages + loss, both made of the `answers` it is given. Everything else is here once.
+An algorithm is advantages + loss (see `algorithms`), made of the learner's functions. The rest is here once.
 Deviations from the papers, each on purpose: groups stay together in a minibatch (siblings share the prompt's
 computation); the optimiser window is cut once a step; a step whose loss or gradient is not finite is skipped
 and counted; dropout is off, so that old and new log-probs agree.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from helpers.models.policy import response_logprobs
 from helpers.models.reward_model import RewardModel
 from helpers.models.sampling import Completion
 from helpers.text.groups import Group
+from helpers.training.algorithms import ALGORITHMS, Algorithm
 from helpers.training.configs import OnlineConfig
 from helpers.training.fit import explained_interrupt, write_final
 from helpers.training.rollouts import (
@@ -54,44 +54,6 @@ from helpers.training.setup import (
     open_workspace,
 )
 from helpers.training.updates import RatioWatch, build_optimizer, recomputing
-
-
-@dataclass(frozen=True)
-class Algorithm:
-    """Advantages from rewards, and a loss that is a mean over responses.
-
-    advantages(answers, rewards (N,), group_size) -> (N,)
-    loss(answers, logprobs (N, R), micro, config) -> scalar
-    """
-
-    name: str
-    advantages: Callable[[Any, torch.Tensor, int], torch.Tensor]
-    loss: Callable[[Any, torch.Tensor, MicroBatch, OnlineConfig], torch.Tensor]
-    uses: tuple[str, ...]  # the answers that shape the weights
-
-
-def grpo_step_loss(
-    answers: Any, logprobs: torch.Tensor, micro: MicroBatch, config: OnlineConfig
-) -> torch.Tensor:
-    """GRPO's loss of one micro-batch, by the answer `grpo_loss`."""
-    return answers.grpo_loss(
-        logprobs,
-        micro.old_logprobs,
-        micro.ref_logprobs,
-        micro.advantages,
-        micro.batch.mask,
-        config.clip_eps,
-        config.kl_coef,
-        config.clip_eps_high,
-    )
-
-
-def group_relative(answers: Any, rewards: torch.Tensor, group_size: int) -> torch.Tensor:
-    """Advantages relative to the siblings, by the answer `group_advantages`."""
-    return answers.group_advantages(rewards, group_size)
-
-
-ALGORITHMS = {"grpo": Algorithm("grpo", group_relative, grpo_step_loss, ("group_advantages", "grpo_loss"))}
 
 
 class OnlineTrainer:
@@ -201,25 +163,29 @@ class OnlineTrainer:
 
     def update(self, rollout: Rollout) -> dict[str, float]:
         """One optimiser step for every window of every epoch."""
-        watch = RatioWatch(self.config)
-        losses, norms = [], []
+        watch = RatioWatch(self.config, by_response=self.algorithm.by_response)
+        losses: list[float] = []
+        norms: list[float] = []
         for window in passes(rollout, self.config, self.step):
-            loss = self.backward(window, watch)
-            norm = self.optimizer_step(loss)
-            losses.append(loss)
-            norms.append(norm)
+            if any(map(len, window)):
+                losses.append(self.backward(window, watch))
+                norms.append(self.optimizer_step(losses[-1]))
+            else:  # every response was cut off, and those are not to be learned from
+                self.skipped += 1
+                self.optimizer.step()  # moves nothing without gradients; the schedule wants to see it first
+                self.scheduler.step()
         return {
-            "loss": sum(losses) / len(losses),
-            "grad_norm": sum(norms) / len(norms),
+            "loss": sum(losses) / max(len(losses), 1),
+            "grad_norm": sum(norms) / max(len(norms), 1),
             "learning_rate": self.scheduler.get_last_lr()[0],
             **watch.metrics(),
         }
 
     def backward(self, window: Sequence[MicroBatch], watch: RatioWatch) -> float:
-        """Back-propagate the mean loss over all responses of the window; return it."""
+        """Back-propagate the mean loss over the window's responses that are learned from; return it."""
         responses = sum(map(len, window))
         total = 0.0
-        for micro in window:
+        for micro in filter(len, window):
             with self.autocast:
                 scores = response_logprobs(self.model, micro.batch, temperature=self.config.temperature)
                 loss = self.algorithm.loss(self.answers, scores.logprobs, micro, self.config)

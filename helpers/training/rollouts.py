@@ -29,7 +29,10 @@ class Scorer(Protocol):
 
 @dataclass
 class MicroBatch:
-    """What one forward and backward pass needs. N responses, the longest of R tokens."""
+    """What one forward and backward pass needs. N responses, the longest of R tokens.
+
+    Its length is the number of responses that are learned from.
+    """
 
     batch: TokenBatch
     old_logprobs: torch.Tensor  # (N, R) under the policy that sampled
@@ -37,9 +40,15 @@ class MicroBatch:
     entropy: torch.Tensor  # (N, R) of the sampling policy
     advantages: torch.Tensor  # (N,), or (N, R) where an algorithm gives each token its own
     places: torch.Tensor  # (N,) long: which responses of the rollout these are
+    taught: torch.Tensor | None = field(default=None, kw_only=True)  # (N,) bool: learned from; None: all
 
     def __len__(self) -> int:
-        return self.batch.mask.shape[0]
+        return self.batch.mask.shape[0] if self.taught is None else int(self.taught.sum())
+
+    @property
+    def taught_mask(self) -> torch.Tensor:
+        """(N, R) bool: tokens of the responses that are learned from."""
+        return self.batch.mask if self.taught is None else self.batch.mask & self.taught[:, None]
 
 
 @dataclass
@@ -137,6 +146,7 @@ def lay_out(
     per_micro = config.minibatch_size // config.group_size
     micros = [order[i : i + per_micro] for i in range(0, len(order), per_micro)]
     advantages = rollout.advantages.view(-1, config.group_size)
+    complete = torch.tensor([[a.complete for a in answers] for answers in rollout.completions])
     ready = []
     for picked in micros:
         batch = make_batch([rollout.groups[i] for i in picked], pad_id, config.layout).to(device)
@@ -146,8 +156,9 @@ def lay_out(
         with reference(model, reference_adapter):
             ref = response_logprobs(model, batch, temperature=config.temperature)
         part = advantages[picked].reshape(-1).to(device)
+        taught = complete[picked].reshape(-1).to(device) if config.mask_truncated else None
         places = torch.arange(rollout.advantages.numel()).view(advantages.shape)[picked].reshape(-1)
-        ready.append(MicroBatch(batch, old.logprobs, ref.logprobs, old.entropy, part, places))
+        ready.append(MicroBatch(batch, old.logprobs, ref.logprobs, old.entropy, part, places, taught=taught))
     size = config.gradient_accumulation_steps
     rollout.windows = [ready[i : i + size] for i in range(0, len(ready), size)]
 
@@ -178,16 +189,21 @@ def measure(rollout: Rollout, abstained: torch.Tensor, group_size: int, answers:
     answers_flat = [answer for group in rollout.completions for answer in group]
     lengths = torch.tensor([float(len(answer.ids)) for answer in answers_flat])
     spread = rewards.std(dim=1) if group_size > 1 else torch.zeros(len(rewards))
+    by_group = rewards.mean(dim=1)
     return {
         "reward": rewards.mean().item(),
         "reward_std": rollout.rewards.std().item() if rollout.rewards.numel() > 1 else 0.0,
         "reward_std_group": spread.mean().item(),
+        "reward_group_min": by_group.min().item(),
+        "reward_group_max": by_group.max().item(),
         "groups_without_variance": (spread == 0).float().mean().item(),
         "kl": answers.approx_kl(old, ref, everything, estimator="k3").item(),
         "kl_k1": answers.approx_kl(old, ref, everything, estimator="k1").item(),
         "entropy": torch.cat([m.entropy[m.batch.mask] for m in micros]).mean().item(),
         "tokens": lengths.mean().item(),
+        "tokens_min": lengths.min().item(),
         "tokens_max": lengths.max().item(),
         "truncated": sum(not answer.complete for answer in answers_flat) / len(answers_flat),
         "abstained": abstained.float().sum().item(),
+        "left_out": len(answers_flat) - sum(map(len, micros)),
     }
