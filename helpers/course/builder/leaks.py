@@ -18,7 +18,7 @@ from typing import Any
 
 from helpers.course.builder.kit import Kit
 
-SHORTEST = 18
+SHORTEST = 20
 INSTRUCTORS = ("tests", "runs", "build", "dist")  # folders that are no part of the student kit, or are built
 TEXTS = {".py", ".ipynb", ".md", ".json", ".jsonl", ".toml", ".yml", ".yaml", ".txt", ".csv", ""}
 
