@@ -27,8 +27,8 @@ def reference_is_policy(policy_chosen, policy_rejected, ref_chosen, ref_rejected
 @mistake(
     "dpo_loss",
     "dpo_reference_is_policy",
-    "A loss that stays at 0.693 means that policy and reference are the same thing: a detached copy of the"
-    " policy is no reference.",
+    "A loss that stays at 0.693 means that policy and reference are the same thing: a detached copy of"
+    " the policy is no reference.",
 )
 def reference_is_detached_policy(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
     same = each(policy_chosen, policy_rejected, policy_chosen.detach(), policy_rejected.detach())
@@ -58,8 +58,8 @@ def reference_added(policy_chosen, policy_rejected, ref_chosen, ref_rejected, be
 @mistake(
     "dpo_loss",
     "dpo_reference_sign_swapped",
-    "The margin has the wrong sign: it is policy minus reference and chosen minus rejected, and a likelier"
-    " chosen answer must lower the loss.",
+    "The margin has the wrong sign: it is policy minus reference and chosen minus rejected, and a"
+    " likelier chosen answer must lower the loss.",
 )
 def margin_reversed(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
     return -F.logsigmoid(-beta * each(policy_chosen, policy_rejected, ref_chosen, ref_rejected)).mean()
@@ -150,7 +150,9 @@ def mean_inside(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
 
 
 @mistake(
-    "dpo_loss", "dpo_sum_for_mean", "This adds the pairs up. Average them, or the learning rate grows with B."
+    "dpo_loss",
+    "dpo_sum_for_mean",
+    "This adds the pairs up. Average them, or the learning rate grows with B.",
 )
 def sum_for_mean(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
     return -F.logsigmoid(beta * each(policy_chosen, policy_rejected, ref_chosen, ref_rejected)).sum()

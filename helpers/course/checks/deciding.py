@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import io
+import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -50,7 +51,8 @@ def decide(name: str, function: Any, timeout: float | None) -> CheckResult:
     if problem := misfit(function, exercise):
         return CheckResult(name, False, None, problem)
     try:
-        with time_limit(timeout), redirect_stdout(io.StringIO()):
+        with time_limit(timeout), redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             return verdict(exercise, function)
     except TimeUp as problem:
         return stopped(
@@ -72,7 +74,7 @@ def verdict(exercise: Exercise, function: Callable[..., Any]) -> CheckResult:
     expected = [Outcome.from_json(case.expected, case) for case in cases]
     got = [run(function, exercise, case) for case in cases]
     if all(map(unwritten, got)):
-        return CheckResult(exercise.name, False, None, "not written yet: fill in the blank")
+        return CheckResult(exercise.name, False, None, "it is not written yet")
     pairs = zip(got, expected, cases, strict=True)
     failing = [i for i, (a, b, case) in enumerate(pairs) if not same(a, b, case)]
     if not failing:
