@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import solutions.answers as answers
-from helpers.training.configs import PreferenceConfig, RewardConfig
+from helpers.training.algorithms import arguments
+from helpers.training.configs import OnlineConfig, PreferenceConfig, RewardConfig
+from helpers.training.preference import train_preference
 from helpers.training.reward import build_reward_model, train_reward_model
+from helpers.training.setup import add_policy
 from tests.answers.numerics import near
 from tests.parity.trainers import (
+    copy_adapter,
     dpo_trainer,
     grpo_tensors,
     grpo_trainer,
     our_losses,
+    pair_tensors,
     ready,
     reward_start,
     trl_grpo_loss,
     trl_losses,
+    trl_pair_loss,
 )
 from tests.training.conftest import rows_of
 
@@ -118,3 +125,46 @@ def test_equal_rewards_teach_nothing_where_trl_divides_rounding_by_epsilon(confi
     assert theirs.abs().max() > 0
     near(theirs, 0.0, 1e-3)
     assert answers.group_advantages(torch.tensor(rewards), 7).tolist() == [0.0] * 14
+
+
+def test_aot_sorts_the_optimiser_batch_where_trl_sorts_a_micro_batch_and_of_one_makes_dpo(
+    configure: Any, in_order: None
+) -> None:
+    whole = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1, "max_steps": 5}
+    cut = {**whole, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 4}
+
+    def theirs(batch: dict[str, int], loss_type: str, name: str) -> list[float]:
+        space, groups = ready(configure, PreferenceConfig, "aot", name, beta=0.5, **batch)
+        trainer = dpo_trainer(space, groups, loss_type=loss_type)
+        copy_adapter(add_policy(space, dropout=0.0).model, "policy", trainer.model)
+        return trl_losses(trainer)
+
+    sorted_whole = theirs(whole, "aot_unpaired", "one")
+    assert theirs(cut, "aot_unpaired", "two") == pytest.approx(theirs(cut, "sigmoid", "three"), abs=1e-5)
+    run = train_preference(configure(PreferenceConfig, algo="aot", beta=0.5, **cut), answers)
+    assert our_losses(run.run_dir) == pytest.approx(sorted_whole, abs=1e-4)
+
+
+def test_ipo_takes_whole_responses_where_trl_averages_over_tokens(configure: Any) -> None:
+    """One beta, two problems: the target is a gap between responses here, a gap a token there."""
+    policy, reference, mask = pair_tensors()
+    sizes = mask.sum(dim=2)
+    trainer = dpo_trainer(*ready(configure, PreferenceConfig, "ipo", "start"), loss_type="ipo", beta=0.1)
+    sums = [tokens.sum(dim=2) for tokens in (policy.detach(), reference)]
+    means = [total / sizes for total in sums]
+    ours, averaged = (
+        answers.ipo_loss(pi[:, 0], pi[:, 1], ref[:, 0], ref[:, 1], 0.1) for pi, ref in (sums, means)
+    )
+    theirs = trl_pair_loss(trainer, policy, reference, mask)
+    near(averaged, theirs)
+    assert (ours - theirs).abs() > 0.1
+
+
+def test_a_cut_off_response_leaves_the_mean_where_trl_counts_it_as_zero(configure: Any) -> None:
+    given = {name: value.detach() for name, value in grpo_tensors().items()}
+    taught = torch.tensor([True, True, False, False, True])
+    emptied = given | {"mask": given["mask"] & taught[:, None]}
+    theirs = trl_grpo_loss(grpo_trainer(configure), emptied)  # as its mask_truncated_completions does
+    micro = SimpleNamespace(**{**given, "batch": SimpleNamespace(mask=given["mask"]), "taught": taught})
+    ours = answers.grpo_loss(*arguments(given["logprobs"], micro, OnlineConfig(clip_eps=0.2, kl_coef=0.04)))
+    near(ours * 3 / 5, theirs)

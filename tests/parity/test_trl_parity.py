@@ -11,21 +11,25 @@ import torch
 
 import solutions.answers as answers
 from helpers.training.configs import PreferenceConfig, RewardConfig
-from helpers.training.preference import train_preference
+from helpers.training.pairs import preference_loss
+from helpers.training.preference import LOSSES, train_preference
 from helpers.training.reward import train_reward_model
 from helpers.training.setup import add_policy
 from tests.answers.numerics import near, random
 from tests.parity.trainers import (
+    PREFERENCE_FORMS,
     copy_adapter,
     dpo_trainer,
     grpo_tensors,
     grpo_trainer,
     our_losses,
+    pair_tensors,
     ready,
     reward_start,
     reward_trainer,
     trl_grpo_loss,
     trl_losses,
+    trl_pair_loss,
 )
 
 pytest.importorskip("trl", minversion="1.16")
@@ -45,6 +49,22 @@ def test_twenty_steps_of_dpo_follow_trls_loss_curve(configure: Any, in_order: No
     assert ours == pytest.approx(theirs, abs=1e-4)
 
 
+@pytest.mark.parametrize("name", ["ipo", "aot", "aot_paired"])
+def test_twenty_steps_of_its_relatives_follow_trls_loss_curve(
+    configure: Any, in_order: None, name: str
+) -> None:
+    """Whole batches of 4: what TRL sorts is a micro-batch."""
+    form = PREFERENCE_FORMS[name]
+    space, groups = ready(configure, PreferenceConfig, form.ours["algo"], "start", beta=0.5)
+    trainer = dpo_trainer(space, groups, **form.theirs)
+    copy_adapter(add_policy(space, dropout=0.0).model, "policy", trainer.model)
+    theirs = trl_losses(trainer)
+    run = train_preference(configure(PreferenceConfig, beta=0.5, **form.ours), answers)
+    ours = our_losses(run.run_dir)
+    assert len(ours) == len(theirs) == 20 and ours[-1] < ours[0]
+    assert ours == pytest.approx(theirs, abs=1e-3)
+
+
 def test_twenty_steps_of_the_reward_model_follow_trls_loss_curve(configure: Any, in_order: None) -> None:
     """Our head has a bias, TRL's none: it cancels in every difference and never moves."""
     _, _, trainer = reward_start(configure, "start")
@@ -56,42 +76,18 @@ def test_twenty_steps_of_the_reward_model_follow_trls_loss_curve(configure: Any,
 
 
 # ---------------------------------------------------------------- the same tensors through TRL's loss code
-def token_logprobs_of_pairs(seed: int, mask: torch.Tensor) -> torch.Tensor:
-    """(pairs, 2, T) float32 token log-probs, 0 outside the mask as both sides' models give them."""
-    values = -random(*mask.shape, seed=seed).abs().float()
-    return values.masked_fill(~mask, 0.0).requires_grad_()
-
-
-def pair_mask() -> torch.Tensor:
-    """(5, 2, 6) bool: pairs of unequal lengths, one of length 1."""
-    lengths = torch.tensor([[6, 3], [1, 4], [2, 2], [5, 1], [3, 6]])
-    return torch.arange(6) < lengths[..., None]
-
-
 @pytest.mark.parametrize("beta", [0.05, 0.1, 1.0])
-def test_dpo_loss_and_gradient_equal_trls(configure: Any, beta: float) -> None:
-    trainer = dpo_trainer(*ready(configure, PreferenceConfig, "dpo", "start"))
-    trainer.beta, trainer.precompute_ref_logps = beta, True
-    mask = pair_mask()
-    policy, reference = (token_logprobs_of_pairs(seed, mask) for seed in (0, 1))
-    stacked = torch.cat([mask[:, 0], mask[:, 1]])  # TRL's batch: all chosen, then all rejected
-
-    def model(**_: Any) -> SimpleNamespace:
-        zeros = torch.zeros_like(stacked, dtype=torch.float32)
-        logp = torch.cat([policy[:, 0], policy[:, 1]])
-        return SimpleNamespace(log_probs=logp, entropy=zeros, mean_logits=zeros, is_top1=zeros.bool())
-
-    with_prompt = torch.nn.functional.pad(stacked, (1, 0)).long()
-    sums = reference.detach().sum(dim=2)
-    inputs = {
-        "input_ids": torch.zeros_like(with_prompt),
-        "attention_mask": torch.nn.functional.pad(stacked, (1, 0), value=True).long(),
-        "completion_mask": with_prompt,
-        "ref_chosen_logps": sums[:, 0],
-        "ref_rejected_logps": sums[:, 1],
-    }
-    theirs = trainer._compute_loss(model, inputs, False)
-    ours = answers.dpo_loss(policy[:, 0].sum(1), policy[:, 1].sum(1), sums[:, 0], sums[:, 1], beta)
+@pytest.mark.parametrize("name", ["dpo", "ipo", "aot", "aot_paired"])
+def test_preference_loss_and_gradient_equal_trls(configure: Any, name: str, beta: float) -> None:
+    """Each form through what our trainer makes of the learner's function; IPO is TRL's, averaged."""
+    form = PREFERENCE_FORMS[name]
+    trainer = dpo_trainer(*ready(configure, PreferenceConfig, "dpo", "start"), **form.theirs, beta=beta)
+    policy, reference, mask = pair_tensors()
+    theirs = trl_pair_loss(trainer, policy, reference, mask)
+    sizes = mask.sum(dim=2) if name == "ipo" else 1.0
+    config = PreferenceConfig(beta=beta, **form.ours)
+    sums = [tokens.sum(dim=2) / sizes for tokens in (policy, reference)]
+    ours = preference_loss(getattr(answers, LOSSES[config.algo]), *sums, config, [])
     near(ours, theirs)
     near(*(torch.autograd.grad(loss, policy)[0] for loss in (ours, theirs)))
 
@@ -129,6 +125,25 @@ def test_grpo_loss_and_gradient_equal_trls(
     if beta:
         kl = answers.approx_kl(given["logprobs"], given["ref_logprobs"], given["mask"])
         near(kl, trainer._metrics["eval"]["kl"][-1])  # the model is in eval mode: no dropout
+
+
+CLIPS = [(0.04, 0.2, None), (1.0, 0.2, 0.28), (0.0, 0.1, None), (0.0, 3e-4, 4e-4)]
+
+
+@pytest.mark.parametrize(("beta", "low", "high"), CLIPS)
+@pytest.mark.parametrize("name", ["dr_grpo", "gspo"])
+def test_dr_grpo_and_gspo_losses_and_gradients_equal_trls(
+    configure: Any, name: str, beta: float, low: float, high: float | None
+) -> None:
+    form = {"loss_type": "dr_grpo"} if name == "dr_grpo" else {"importance_sampling_level": "sequence"}
+    trainer = grpo_trainer(configure, beta=beta, epsilon=low, epsilon_high=high, **form)
+    given = grpo_tensors()
+    theirs = trl_grpo_loss(trainer, given)
+    budget = {"max_new_tokens": trainer.max_completion_length} if name == "dr_grpo" else {}
+    function = getattr(answers, f"{name}_loss")
+    ours = function(**given, clip_eps=low, kl_coef=beta, clip_eps_high=high, **budget)
+    near(ours, theirs)
+    near(*(torch.autograd.grad(loss, given["logprobs"])[0] for loss in (ours, theirs)))
 
 
 @pytest.mark.parametrize("scale", ["group", "none"])

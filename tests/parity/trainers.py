@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -73,8 +75,24 @@ def trl_losses(trainer: Any) -> list[float]:
     return [row["loss"] for row in trainer.state.log_history if "loss" in row]
 
 
+@dataclass(frozen=True)
+class Form:
+    """One preference loss in our settings and in TRL's."""
+
+    ours: dict[str, Any]
+    theirs: dict[str, Any]
+
+
+PREFERENCE_FORMS = {
+    "dpo": Form({"algo": "dpo"}, {"loss_type": "sigmoid"}),
+    "ipo": Form({"algo": "ipo", "length_average": True}, {"loss_type": "ipo"}),
+    "aot": Form({"algo": "aot"}, {"loss_type": "aot_unpaired"}),
+    "aot_paired": Form({"algo": "aot", "aot_paired": True}, {"loss_type": "aot"}),
+}
+
+
 # ---------------------------------------------------------------- TRL's trainers on our token ids
-def dpo_trainer(space: Workspace, groups: list[Group]) -> Any:
+def dpo_trainer(space: Workspace, groups: list[Group], **changes: Any) -> Any:
     """A DPOTrainer on pairs that are token ids already."""
     from datasets import Dataset
     from trl import DPOConfig, DPOTrainer
@@ -89,7 +107,9 @@ def dpo_trainer(space: Workspace, groups: list[Group]) -> Any:
     ]
     return TokenDPOTrainer(
         model=load_base(space),
-        args=trl_arguments(DPOConfig, space.config, beta=space.config.beta, max_length=None),
+        args=trl_arguments(
+            DPOConfig, space.config, **{"beta": space.config.beta, "max_length": None, **changes}
+        ),
         train_dataset=Dataset.from_list(rows),
         processing_class=space.encoder.tokenizer,
         peft_config=lora(space.config, task_type="CAUSAL_LM"),
@@ -186,3 +206,33 @@ def trl_grpo_loss(trainer: Any, given: dict[str, torch.Tensor]) -> torch.Tensor:
         "ref_per_token_logps": given["ref_logprobs"],
     }
     return trainer.compute_loss(trainer.model, inputs)
+
+
+def pair_tensors() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Token log-probs of five pairs under policy (with gradient) and reference, and their mask; (5, 2, 6)."""
+    mask = torch.arange(6) < torch.tensor([[6, 3], [2, 6], [1, 4], [5, 5], [3, 1]])[..., None]
+    policy, reference = (((-2.0 + random(5, 2, 6, seed=seed)) * mask).float() for seed in (0, 1))
+    return policy.requires_grad_(), reference, mask
+
+
+def trl_pair_loss(
+    trainer: Any, policy: torch.Tensor, reference: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """TRL's preference loss on our tensors: its forward pass is replaced, all that follows is its own."""
+    stacked = torch.cat([mask[:, 0], mask[:, 1]])  # TRL's batch: all chosen, then all rejected
+    trainer.precompute_ref_logps = True
+
+    def model(**_: Any) -> SimpleNamespace:
+        zeros = torch.zeros_like(stacked, dtype=torch.float32)
+        logp = torch.cat([policy[:, 0], policy[:, 1]])
+        return SimpleNamespace(log_probs=logp, entropy=zeros, mean_logits=zeros, is_top1=zeros.bool())
+
+    with_prompt = torch.nn.functional.pad(stacked, (1, 0)).long()
+    inputs = {
+        "input_ids": torch.zeros_like(with_prompt),
+        "attention_mask": torch.nn.functional.pad(stacked, (1, 0), value=True).long(),
+        "completion_mask": with_prompt,
+        "ref_chosen_logps": reference[:, 0].sum(dim=1),
+        "ref_rejected_logps": reference[:, 1].sum(dim=1),
+    }
+    return trainer._compute_loss(model, inputs, False)
