@@ -471,6 +471,20 @@ def test_the_public_set_has_the_projects_format(tiny_dir: Path) -> None:
     assert all(0 < row["generated_num_tokens"] <= 256 for row in replies)
 
 
+def test_the_public_set_holds_what_ppo_is_graded_against(tiny_dir: Path) -> None:
+    folder = tiny_dir / "public_eval"
+    prompts = read_jsonl(folder / "public_test_gen_prompts_128.jsonl")
+    base, sft = (read_jsonl(folder / f"public_test_gen_{who}_responses_128.jsonl") for who in ("base", "sft"))
+    assert [row["row_id"] for row in sft] == [row["row_id"] for row in prompts]
+    assert set(sft[0]) == set(base[0])
+
+    def total(replies: list[dict[str, Any]]) -> float:
+        pairs = zip(prompts, replies, strict=True)
+        return fmean(gold_scores(row["metadata"], reply["response_text"]).total for row, reply in pairs)
+
+    assert total(sft) > total(base) + 0.1
+
+
 def test_public_prompts_hold_eight_of_every_family() -> None:
     prompts = prompt_plan(SEED)["test_gen"]
     counts = Counter(prompts[place].family for place in public_places(prompts))

@@ -200,12 +200,12 @@ def data(words: list[str]) -> int:
     if not words or words[0] not in kinds:
         raise CourseError(f"data needs one of {', '.join(kinds)} as its first word")
     if words[0] == "build-tiny":
-        from helpers.tiny.adapters import ADAPTERS
+        from helpers.tiny.adapters import ADAPTERS, SFT_RESPONSES
         from helpers.tiny.build import build_tiny
 
         answers, rest = answers_from(words[1:])
         config = parse(BuildTinyConfig, rest, "data build-tiny")
-        build_tiny(Path(config.output_dir), config.seed, answers, extra_stages=(ADAPTERS,))
+        build_tiny(Path(config.output_dir), config.seed, answers, extra_stages=(ADAPTERS, SFT_RESPONSES))
         return 0
     from helpers.apps.evaluating import data_report
 

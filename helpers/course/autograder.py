@@ -42,6 +42,8 @@ WIN_THRESHOLDS = {
     "gspo": 0.60,
     "ppo": 0.75,
 }
+# Mean per response token, against the model PPO starts from. Only training and evaluation can measure it.
+KL_LIMITS = {"ppo": 0.5}
 OPPONENTS = {"base": "the frozen base", "sft": "the SFT model"}
 PROMPTS, PREFERENCES = "public_test_gen_prompts_*.jsonl", "public_test_prefs_*.jsonl"
 RESPONSES = "public_test_gen_{}_responses_*.jsonl"

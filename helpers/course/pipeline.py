@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from helpers.course.autograder import REWARD_THRESHOLD, WIN_THRESHOLDS, baseline_of, grade
+from helpers.course.autograder import REWARD_THRESHOLD, grade
 from helpers.course.report import terminal_table, write_report
 from helpers.course.stages import METHODS, run_stage
 from helpers.course.submission import (
@@ -19,6 +19,7 @@ from helpers.course.submission import (
     write_reward_submission,
     zip_submission,
 )
+from helpers.course.verdicts import opponent_of, verdict_on
 from helpers.errors import CourseError
 from helpers.files import find_data, read_jsonl, write_json
 from helpers.judging.evaluate import EvaluationTable, compare_policies, gold_metadata
@@ -36,11 +37,6 @@ from helpers.tiny.probes import accuracy_by_property, minimal_pairs
 from helpers.training.setup import RunResult, environment
 
 SHOWN_PROMPTS = 12
-# Of the win rate against the frozen base: the benchmark's, and the course's own for SFT.
-THRESHOLDS = {
-    "sft": 0.70,
-    **{name: rate for name, rate in WIN_THRESHOLDS.items() if baseline_of(name) == "base"},
-}
 
 
 @dataclass
@@ -140,11 +136,11 @@ def train_all(course: Course, methods: Sequence[str]) -> None:
     for algo in ("sft", "reward_model", *methods):
         reused = (course.path / algo / "finished.json").exists() and not config.overwrite
         announce(f"{algo}: already trained" if reused else f"training {algo}")
-        extra: dict[str, Any] = (
-            {"reward_model": str(course.runs["reward_model"].final)}
-            if algo not in ("sft", "reward_model")
-            else {}
-        )
+        extra: dict[str, Any] = {}
+        if algo not in ("sft", "reward_model"):
+            extra["reward_model"] = str(course.runs["reward_model"].final)
+        if opponent_of(algo) == "sft":
+            extra["init_adapter"] = str(course.runs["sft"].final / "adapter")
         course.runs[algo] = run_stage(algo, course.path / algo, course.answers, **shared, **extra)
         loading.release_memory()
 
@@ -300,14 +296,12 @@ def summarise(
     for row in table.rows:
         name = row.report.name
         figures = row.to_dict()
-        threshold = THRESHOLDS.get(name)
-        rate = figures["win_rate_vs_base"]
+        run = course.runs.get(name)
         methods[name] = {
             **figures,
             "by_family": row.hhh.by_family if row.hhh else None,
-            "seconds": course.runs[name].metrics.get("seconds") if name in course.runs else None,
-            "threshold": threshold,
-            "passed": rate >= threshold if rate is not None and threshold is not None else None,
+            "seconds": run.metrics.get("seconds") if run else None,
+            **verdict_on(name, figures, run.run_dir if run else None),
         }
     return {
         "profile": course.profile.name,

@@ -58,8 +58,8 @@ READING = (
     "strict: the same comparison with scores under .3 counted as 0, so that a bad answer cannot win against "
     "a worse one.",
     "KL: estimate of KL(method ‖ reference), in nats a response token, from one answer a prompt sampled at "
-    "temperature 1; KL/answer is its sum over an answer. Help/harm/hon: mean helpful, harmless and honest "
-    "scores.",
+    "temperature 1; KL/answer is its sum over an answer. The reference is the base, or the SFT model where a "
+    "method starts from that (PPO). Help/harm/hon: mean helpful, harmless and honest scores.",
 )
 
 

@@ -11,13 +11,15 @@ from typing import Any
 from helpers.errors import CourseError
 from helpers.training.configs import OnlineConfig, PreferenceConfig, RewardConfig, SFTConfig
 from helpers.training.online import ALGORITHMS, train_online
+from helpers.training.ppo import train_ppo
+from helpers.training.ppo_config import PPOConfig
 from helpers.training.preference import LOSSES, train_preference
 from helpers.training.reward import train_reward_model
 from helpers.training.run_dir import OtherRun
 from helpers.training.setup import RunResult
 from helpers.training.sft import train_sft
 
-METHODS = (*LOSSES, *ALGORITHMS)
+METHODS = (*LOSSES, "ppo", *ALGORITHMS)
 ALGOS = ("sft", "reward_model", *METHODS)
 
 
@@ -37,6 +39,8 @@ def trainer_of(algo: str) -> Trainer:
         return Trainer(RewardConfig, train_reward_model)
     if algo in LOSSES:
         return Trainer(PreferenceConfig, train_preference)
+    if algo == "ppo":
+        return Trainer(PPOConfig, train_ppo)
     if algo in ALGORITHMS:
         return Trainer(OnlineConfig, train_online)
     raise CourseError(f"--algo {algo} is not one of {', '.join(ALGOS)}")

@@ -36,6 +36,15 @@ def threshold_target(name: str, row: Mapping[str, Any]) -> str:
     return str(row.get("threshold_on") or default)
 
 
+def kl_of(name: str, row: Mapping[str, Any], key: str, digits: int) -> str:
+    """Write a KL to what the method is measured against, saying so where that is the SFT model."""
+    if threshold_target(name, row) != "win_rate_vs_sft":
+        return number(row.get(key), digits)
+    own = {"kl": "kl_vs_sft", "kl_per_sequence": "kl_sum_vs_sft"}[key]
+    text = number(row.get(own), digits)
+    return text if text == DASH else f"{text} to SFT"
+
+
 def interval_of(row: Mapping[str, Any], key: str) -> tuple[float, float]:
     """Return (low, high) of an interval such as `ci95`; (NaN, NaN) where it is missing or malformed."""
     pair = row.get(key)
@@ -139,10 +148,10 @@ def _method_row(name: str, row: Mapping[str, Any], intervals: bool, scores: bool
         rate(row, "win_rate_vs_base", "ci95", with_interval=intervals),
         rate(row, "win_rate_vs_base_strict", "ci95_strict", with_interval=intervals),
         rate(row, "win_rate_vs_sft", "ci95_vs_sft", with_interval=intervals),
-        number(row.get("kl"), 3),
+        kl_of(name, row, "kl", 3),
     ]
     if scores:
-        cells += [number(row.get("kl_per_sequence")), number(row.get("mean_tokens"), 1)]
+        cells += [kl_of(name, row, "kl_per_sequence", 2), number(row.get("mean_tokens"), 1)]
         cells += [percent(row.get("truncated_share"))]
         cells += ["/".join(number(row.get(part)) for part in ("helpful", "harmless", "honest"))]
     else:

@@ -283,13 +283,15 @@ class EvaluationTable:
         unparsed = sum(side.unparsed for row in self.rows for side in (row.vs_base, row.vs_sft) if side)
         if unparsed:
             lines.append(f"{unparsed} prompts had no readable verdict and are left out of the rates")
+        if any(_kl_reference(row.report) == "sft" for row in self.rows):
+            lines.append("KL of ppo is to the SFT model it started from, of the others to the base")
         lines += [f"{column} omitted: {reason}" for column, reason in self.omitted.items()]
         return "\n".join(lines)
 
 
 def _render_row(row: PolicyRow, width: int) -> str:
     gold = row.hhh.overall if row.hhh else dict.fromkeys(DIMENSIONS)
-    kl = row.report.kl.get("base")
+    kl = row.report.kl.get(_kl_reference(row.report))
     cells = [f"{row.report.name:<{width}}"]
     for side in (row.vs_base, row.vs_sft):
         cells.append(
@@ -299,6 +301,11 @@ def _render_row(row: PolicyRow, width: int) -> str:
     cells += [_number(gold[name], 5) for name in ("helpful", "harmless", "honest")]
     cells += [_number(kl.per_token if kl else None, 6, 3), _number(row.report.mean_tokens, 6, 1)]
     return " ".join([*cells, _number(row.report.truncated_share, 4)])
+
+
+def _kl_reference(report: PolicyReport) -> str:
+    """PPO starts from the SFT model."""
+    return "sft" if report.name == "ppo" and "sft" in report.kl else "base"
 
 
 def _number(value: float | None, width: int, digits: int = 2) -> str:

@@ -7,8 +7,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from helpers.files import atomic_path
-from helpers.tiny.build import Build, Stage
+from helpers.files import atomic_path, read_jsonl, write_jsonl
+from helpers.models.loading import load_adapter, load_base
+from helpers.tiny.build import Build, Stage, response_rows
+from helpers.tiny.families import Prompt
+from helpers.tiny.preferences import sample_responses
 from helpers.training.configs import RewardConfig, SFTConfig
 from helpers.training.reward import train_reward_model
 from helpers.training.sft import train_sft
@@ -39,4 +42,16 @@ def keep(source: Path, target: Path) -> None:
         shutil.copytree(source, draft)
 
 
+def write_sft_responses(build: Build) -> None:
+    """The SFT model's greedy responses to the public prompts: what PPO is graded against."""
+    place, folder = build.output_dir, build.output_dir / "public_eval"
+    base = load_base(str(place / "model"), dtype="float32")  # the build's own must stay without adapters
+    model = load_adapter(base, place / FOLDER / "sft", "sft").eval()
+    rows = read_jsonl(folder / "public_test_gen_prompts_128.jsonl")
+    prompts = [Prompt(row["prompt_text"], (), row["metadata"]) for row in rows]
+    replies = sample_responses(model, build.encoder, prompts, k=1, seed=0, greedy=True)
+    write_jsonl(folder / "public_test_gen_sft_responses_128.jsonl", response_rows(rows, replies))
+
+
 ADAPTERS = Stage("adapters", train_adapters)
+SFT_RESPONSES = Stage("sft_responses", write_sft_responses)

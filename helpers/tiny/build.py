@@ -22,6 +22,7 @@ from tqdm.auto import tqdm
 from helpers.errors import CourseError
 from helpers.files import atomic_path, fingerprint, read_json, read_jsonl, write_json, write_jsonl
 from helpers.models.loading import load_base, load_tokenizer
+from helpers.models.sampling import Completion
 from helpers.text.chat import ChatEncoder
 from helpers.tiny import card, corpus
 from helpers.tiny.families import FAMILIES, Prompt
@@ -130,19 +131,24 @@ def write_public_eval(build: Build) -> None:
     fields = ("prompt_messages", "prompt_text", "reference_response_text", "row_id", "metadata")
     public = [{field: rows[place][field] for field in fields} for place in chosen]
     replies = sample_responses(build.model, build.encoder, prompts, k=1, seed=0, greedy=True)
-    base = [
+    base = response_rows(public, replies)
+    pairs = read_jsonl(build.output_dir / "test_prefs.jsonl")
+    write_jsonl(folder / "public_test_gen_prompts_128.jsonl", public)
+    write_jsonl(folder / "public_test_gen_base_responses_128.jsonl", base)
+    write_jsonl(folder / "public_test_prefs_256.jsonl", [_public_pair(pair) for pair in pairs])
+
+
+def response_rows(prompts: Sequence[Row], replies: Sequence[Sequence[Completion]]) -> list[Row]:
+    """The first reply to each prompt, in the university project's format."""
+    return [
         {
             "generated_num_tokens": len(reply[0].ids),
             "prompt_text": row["prompt_text"],
             "response_text": reply[0].text,
             "row_id": row["row_id"],
         }
-        for row, reply in zip(public, replies, strict=True)
+        for row, reply in zip(prompts, replies, strict=True)
     ]
-    pairs = read_jsonl(build.output_dir / "test_prefs.jsonl")
-    write_jsonl(folder / "public_test_gen_prompts_128.jsonl", public)
-    write_jsonl(folder / "public_test_gen_base_responses_128.jsonl", base)
-    write_jsonl(folder / "public_test_prefs_256.jsonl", [_public_pair(pair) for pair in pairs])
 
 
 def public_places(prompts: Sequence[Prompt]) -> list[int]:

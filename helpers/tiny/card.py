@@ -145,6 +145,7 @@ NOTES = {
     "sft_test": "instruction data, test split",
     "public_test_gen_prompts_128": "public set: prompts of `test_gen`",
     "public_test_gen_base_responses_128": "public set: the base's greedy responses",
+    "public_test_gen_sft_responses_128": "public set: the SFT adapter's greedy responses",
     "public_test_prefs_256": "public set: `test_prefs`",
 }
 
