@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import solutions.answers as answers
-from helpers.training.configs import PreferenceConfig, RewardConfig, SFTConfig
+from helpers.training.configs import OnlineConfig, PreferenceConfig, RewardConfig, SFTConfig
+from helpers.training.online import train_online
 from helpers.training.ppo import train_ppo
 from helpers.training.ppo_config import PPOConfig
 from helpers.training.preference import train_preference
 from helpers.training.reward import train_reward_model
 from helpers.training.sft import train_sft
 from tests.support import adapter_weights, assert_equal_weights, metric_rows
+from tests.training.test_online import EvenIds
 
 DPO = """
 import json, sys
@@ -26,6 +28,14 @@ import solutions.answers as answers
 from helpers.training.configs import PreferenceConfig
 from helpers.training.preference import train_preference
 train_preference(PreferenceConfig(**json.load(open(sys.argv[1]))), answers)
+"""
+GSPO = """
+import json, sys
+import solutions.answers as answers
+from helpers.training.configs import OnlineConfig
+from helpers.training.online import train_online
+from tests.training.test_online import EvenIds
+train_online(OnlineConfig(**json.load(open(sys.argv[1]))), answers, scorer=EvenIds())
 """
 PPO = """
 import json, sys
@@ -58,6 +68,16 @@ def test_a_killed_dpo_run_resumes_bit_for_bit(settings: Any, tmp_path: Path, roo
     config = settings(PreferenceConfig, "killed", **steps)
     run_and_kill(DPO, config, tmp_path, root)
     resumed = train_preference(config, answers)  # the same settings: it goes on by itself
+    assert_equal_weights(adapter_weights(whole.final), adapter_weights(resumed.final))
+    assert metric_rows(whole.run_dir) == metric_rows(resumed.run_dir)
+
+
+def test_a_killed_gspo_run_resumes_bit_for_bit(settings: Any, tmp_path: Path, root: Path) -> None:
+    steps = {"algo": "gspo", "clip_eps": 0.01, "max_steps": 16, "save_steps": 2, "eval_steps": 0}
+    whole = train_online(settings(OnlineConfig, "whole", **steps), answers, scorer=EvenIds())
+    config = settings(OnlineConfig, "killed", **steps)
+    run_and_kill(GSPO, config, tmp_path, root)
+    resumed = train_online(config, answers, scorer=EvenIds())
     assert_equal_weights(adapter_weights(whole.final), adapter_weights(resumed.final))
     assert metric_rows(whole.run_dir) == metric_rows(resumed.run_dir)
 
