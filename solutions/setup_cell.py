@@ -19,7 +19,7 @@ class SetUpError(Exception):
         return [f"Set-up: {self}"]
 
 
-def run(*command):
+def run_command(*command):
     """Run a command; if it fails, its own words are the message."""
     try:
         done = subprocess.run(command, capture_output=True, text=True)
@@ -50,8 +50,8 @@ def set_up():
                     " the environment variable COURSE_REPO to the address it can be cloned from."
                 )
             print(f"fetching the course from {REPOSITORY}; a few minutes the first time")
-            run("git", "clone", "--quiet", "--depth", "1", REPOSITORY, str(clone))
-        run(sys.executable, str(clone / "tools/add_requirements.py"))
+            run_command("git", "clone", "--quiet", "--depth", "1", REPOSITORY, str(clone))
+        run_command(sys.executable, str(clone / "tools/add_requirements.py"))
     sys.path.insert(0, str(root))
 
 
