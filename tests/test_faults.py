@@ -89,6 +89,33 @@ FAULTS = {
     "running a cell again grows memory (llm-course #5)": (
         "models/test_loading.py::test_running_a_loading_cell_again_does_not_grow_memory"
     ),
+    "PPO: accumulation changes the result (TRL #2617, ms-swift #10084, TRL #5619)": (
+        "training/test_ppo.py::test_minibatches_of_two_accumulated_twice_equal_one_of_four"
+    ),
+    "PPO: truncated or unscored tokens in the numerator only (TRL #6369)": (
+        "training/test_ppo.py::test_masked_truncated_responses_teach_nothing_but_are_counted"
+    ),
+    "PPO: temperature missing from log-probs (TRL #3029)": (
+        "training/test_ppo.py::test_every_log_probability_uses_the_sampling_temperature"
+    ),
+    "PPO: the first ratio is not 1 (TRL #454, minimind #814)": (
+        "training/test_ppo.py::test_the_first_ratio_is_1_the_first_kl_is_0_and_old_values_are_the_first_values"
+    ),
+    "PPO: after SFT the wrong reference (TRL #1193, #4723)": (
+        "training/test_ppo.py::test_the_reference_is_the_sft_model_the_policy_started_from"
+    ),
+    "PPO: recomputation under another adapter (peft #137)": (
+        "training/test_ppo.py::test_gradient_checkpointing_recomputes_with_the_same_adapter"
+    ),
+    "PPO: one loss that is not finite poisons both adapters (unsloth-zoo #600)": (
+        "training/test_ppo.py::test_a_value_loss_that_is_not_finite_skips_the_step_for_both"
+    ),
+    "PPO: the value starts from a random head (TRL #1379, #4887)": (
+        "training/test_ppo.py::test_the_value_starts_as_a_copy_of_the_reward_model"
+    ),
+    "PPO: resume repeats, skips or forgets (TRL #2657, verl #5725)": (
+        "training/test_kill.py::test_a_killed_ppo_run_resumes_bit_for_bit"
+    ),
     "pairs without signal (rlhf-book #503, OpenRLHF #1311)": (
         "text/test_datasets.py::test_examples_become_groups_with_counts"
     ),

@@ -12,7 +12,7 @@ from helpers.files import explained
 
 SUMMARY = {
     "course": "the main job: train every method, evaluate, submit, grade, report",
-    "train": "one training run: --algo sft, reward_model, dpo or grpo",
+    "train": "one training run: --algo sft, reward_model, dpo, ppo, grpo, …",
     "evaluate": "base and adapters on held-out prompts, in one table",
     "submit": "write submission files: policy, reward_model or zip",
     "grade": "grade a submission directory or zip",

@@ -15,7 +15,7 @@ import solutions.answers as answers
 from helpers.errors import CourseError
 from helpers.models import loading
 from helpers.text.groups import Group, make_batch
-from helpers.training import online, ppo, ppo_credit, ppo_value
+from helpers.training import online, ppo, ppo_credit, ppo_value, rollouts
 from helpers.training.configs import RewardConfig, SFTConfig
 from helpers.training.ppo import PPOTrainer, train_ppo
 from helpers.training.ppo_config import PPOConfig
@@ -313,6 +313,28 @@ def test_the_first_ratio_is_1_the_first_kl_is_0_and_old_values_are_the_first_val
     for micro in (m for window in trainer.rollout().windows for m in window):
         with torch.enable_grad():
             assert torch.equal(trainer.value.token_values(micro.batch), micro.values)
+
+
+def test_every_log_probability_uses_the_sampling_temperature(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TRL #3029: old, reference and new log-probs at the temperature of sampling."""
+    seen: list[float] = []
+    honest = ppo.response_logprobs
+
+    def spy(*args: Any, temperature: float = 1.0, **options: Any) -> Any:
+        seen.append(temperature)
+        return honest(*args, temperature=temperature, **options)
+
+    for module in (ppo, rollouts):
+        monkeypatch.setattr(module, "response_logprobs", spy)
+    train(settings(PPOConfig, max_steps=1, temperature=0.6, eval_steps=0))
+    assert set(seen) == {0.6} and len(seen) >= 6
+
+
+def test_packed_and_padded_layouts_train_alike(settings: Any) -> None:
+    packed, padded = (train(settings(PPOConfig, w, layout=w, max_steps=2)) for w in ("packed", "padded"))
+    assert_equal_weights(adapter_weights(packed.final), adapter_weights(padded.final), atol=5e-4)
 
 
 def test_the_score_rises_and_the_value_learns_to_foretell_it(settings: Any) -> None:
