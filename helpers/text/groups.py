@@ -53,6 +53,12 @@ class TokenBatch:
         }
         return replace(self, **moved)
 
+    def mask_in_rows(self) -> torch.Tensor:
+        """Return (rows, width) bool: true on response tokens, aligned with `input_ids`."""
+        marked = torch.zeros_like(self.input_ids, dtype=torch.bool)
+        marked.view(-1)[self.token_index[self.mask]] = True
+        return marked
+
 
 def make_batch(groups: Sequence[Group], pad_id: int, layout: str) -> TokenBatch:
     """Lay `groups` out as `layout`, "packed" or "padded"."""

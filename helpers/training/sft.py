@@ -66,9 +66,7 @@ class SFTObjective:
         if answer := response_mask_in(self.answers):
             lengths = [len(group.prompt_ids) for group in groups for _ in group.responses]
             return answer(torch.tensor(lengths, device=batch.input_ids.device), batch.attention_mask)
-        mask = torch.zeros_like(batch.input_ids, dtype=torch.bool)
-        mask.view(-1)[batch.token_index[batch.mask]] = True
-        return mask
+        return batch.mask_in_rows()
 
     @torch.no_grad()
     def evaluate(self, model: torch.nn.Module, step: int) -> dict[str, float]:

@@ -158,6 +158,15 @@ def test_masks_go_by_length_where_pad_is_the_end_of_turn():
     assert by_id.sum() < batch.attention_mask.sum(), "the common slip drops real tokens here"
 
 
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_the_mask_in_rows_marks_the_response_tokens(layout):
+    """And the end-of-turn token among them, though it shares its id with the padding."""
+    groups = [Group([5, 6], [[8, PAD], [9, 9, PAD]]), Group([5, 6, 7], [[8]])]
+    batch = make_batch(groups, PAD, layout)
+    marked = batch.input_ids[batch.mask_in_rows()]
+    assert marked.tolist() == [8, PAD, 9, 9, PAD, 8]
+
+
 def test_counting_positions_from_the_row_start_would_be_wrong_with_left_padding():
     groups = [Group([1, 2], [[3]]), Group([4], [[5, 6, 7]])]
     batch = pad_groups(groups, PAD, "left")
