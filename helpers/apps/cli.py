@@ -17,6 +17,7 @@ SUMMARY = {
     "submit": "write submission files: policy, reward_model or zip",
     "grade": "grade a submission directory or zip",
     "check": "exercises in a file or notebook: right, or a hint",
+    "doctor": "what the curves of a training run mean, in words",
     "profile": "which profile this machine gets, and why",
     "data": "build-tiny, or report on a data set",
     "build": "the lessons' notebooks from their sources; --check compares them",

@@ -152,6 +152,28 @@ def grade(words: list[str]) -> int:
     return grade_submission(config, answers)
 
 
+@dataclass
+class DoctorConfig:
+    """Say in words what the curves of a training run mean, with the numbers behind it."""
+
+    run: str = text("the run directory, such as runs/my_dpo", "")
+    json: bool = text("print the findings as JSON", False)
+
+
+def doctor(words: list[str]) -> int:
+    """doctor RUN [--json]."""
+    from helpers.course.doctor import diagnose
+
+    if words and not words[0].startswith("-"):
+        words = ["--run", *words]
+    config = parse(DoctorConfig, words, "doctor")
+    if not config.run:
+        raise CourseError("doctor needs the run: python -m helpers doctor runs/my_dpo")
+    found = diagnose(config.run)
+    print(json.dumps(plain(found.to_dict())) if config.json else found.render())
+    return 0
+
+
 # ---------------------------------------------------------------------- machine, data, speed
 @dataclass
 class ProfileConfig:
@@ -278,6 +300,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "submit": submit,
     "grade": grade,
     "check": check_exercises,
+    "doctor": doctor,
     "profile": profile,
     "data": data,
     "build": build,
