@@ -2,7 +2,8 @@
 
 from solutions.mistakes import advantages, logprobs, normalisation, preference, reward, sft, surrogate
 from solutions.mistakes.base import MISTAKES, Mistake, mistakes_of
+from solutions.mistakes.not_here import NOT_HERE
 
-__all__ = ["MISTAKES", "Mistake", "mistakes_of"]
+__all__ = ["MISTAKES", "NOT_HERE", "Mistake", "mistakes_of"]
 
 TOPICS = (logprobs, sft, reward, preference, advantages, surrogate, normalisation)

@@ -45,7 +45,7 @@ def two_means(per_token, mask):
     return (per_token.sum(dim=1) / mask.sum(dim=1).clamp(min=1)).mean()
 
 
-def assembled(lp, old, ref, adv, mask, eps, kl_coef, high=None, gain=None, kl=None, reduce=two_means):
+def assembled(lp, old, ref, adv, mask, eps, kl_coef, high=None, *, gain=None, kl=None, reduce=two_means):
     """The whole loss with one part replaced."""
     ratio, drift = difference(lp, old, mask).exp(), difference(lp, ref, mask)
     objective = (gain or smaller_gain)(ratio, adv.float()[:, None], eps, high)

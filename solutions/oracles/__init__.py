@@ -29,7 +29,7 @@ def right(oracle: Oracle, arguments: dict[str, Any]) -> Outcome:
     for name in oracle.gradients:
         leaves[name] = given[name].clone().requires_grad_()
     value = oracle.function(**{**given, **leaves})
-    gradients = gradients_of(value, leaves)
+    gradients: dict[str, Any] = gradients_of(value, leaves)
     for (
         name,
         gradient,

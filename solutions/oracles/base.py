@@ -20,7 +20,7 @@ class Given:
     arguments: dict[str, Any]
     tolerance: float = 1e-5
     floor: float = 1e-7
-    layout: str | None = None
+    layout: str = ""
     gradients: bool = True  # False: only the value is compared, as under NaN, which spreads in backward
 
 
@@ -87,6 +87,11 @@ def in_bfloat16(arguments: dict[str, Any]) -> dict[str, Any]:
         name: value.bfloat16() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
         for name, value in arguments.items()
     }
+
+
+def matter(*names: str) -> Properties:
+    """The property that each of these inputs changes the result."""
+    return tuple(("matters", {"name": name}) for name in names)
 
 
 # ---------------------------------------------------------------------- asking

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from solutions.oracles.base import Given, flags, in_bfloat16, noise, oracle, row, rows, zero
+from solutions.oracles.base import Given, flags, in_bfloat16, matter, noise, oracle, row, rows, zero
 
 ROWS = ["logprobs", "old_logprobs", "ref_logprobs", "advantages", "mask"]
 TOKENS = ["logprobs", "old_logprobs", "ref_logprobs"]
@@ -62,7 +62,7 @@ def advantage_cases() -> list[Given]:
             "unchanged_by_shift",
             {"together": ["rewards"], "hint": "a number added to all rewards must change nothing"},
         ),
-        ("matters", {"inputs": ["rewards"]}),
+        *matter("rewards"),
         ("depends_on_number", {"name": "scale_by_std", "values": [True, False]}),
     ),
 )
@@ -190,7 +190,7 @@ def clipped_gain(ratio: torch.Tensor, advantage: torch.Tensor, low: float, high:
             "unchanged_by_shift",
             {"together": TOKENS, "hint": "a number added to all log-probabilities must change nothing"},
         ),
-        ("matters", {"inputs": ROWS}),
+        *matter(*ROWS),
         ("depends_on_number", {"name": "kl_coef", "values": [0.0, 1.0]}),
         ("depends_on_number", {"name": "clip_eps", "values": [0.05, 0.5]}),
         ("depends_on_number", {"name": "clip_eps_high", "values": [0.05, 0.5]}),

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from solutions.oracles.base import Given, flags, in_bfloat16, noise, oracle, rows, words, zero
+from solutions.oracles.base import Given, flags, in_bfloat16, matter, noise, oracle, rows, words, zero
 
 
 # ---------------------------------------------------------------- response_mask
@@ -43,7 +43,7 @@ def mask_cases() -> list[Given]:
         ("batch_order", {"rows": ["prompt_lengths", "attention_mask"], "result": "rows"}),
         ("rows_alone", {"rows": ["prompt_lengths", "attention_mask"]}),
         ("padding", {"columns": {"attention_mask": 0}, "result": "columns"}),
-        ("matters", {"inputs": ["prompt_lengths"]}),
+        *matter("prompt_lengths"),
     ),
 )
 def response_mask(prompt_lengths: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
@@ -110,7 +110,7 @@ def logprob_cases() -> list[Given]:
             {"together": ["logits"], "hint": "a constant added to all logits must change nothing"},
         ),
         ("probabilities_sum_to_one", {"logits": "logits", "ids": "input_ids"}),
-        ("matters", {"inputs": ["logits", "input_ids"]}),
+        *matter("logits", "input_ids"),
         ("gradient_reaches", {}),
         ("finite_when_huge", {"inputs": ["logits"], "factor": 1e4}),
     ),

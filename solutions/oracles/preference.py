@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from solutions.oracles.base import Given, in_bfloat16, noise, oracle, row, softplus, zero
+from solutions.oracles.base import Given, in_bfloat16, matter, noise, oracle, row, softplus, zero
 
 NAMES = ("policy_chosen", "policy_rejected", "ref_chosen", "ref_rejected")
 INPUTS: dict[str, dict[str, Any]] = {
@@ -84,7 +84,7 @@ def mean_over_pairs(losses: list[torch.Tensor]) -> torch.Tensor:
                 "hint": "a number added to both log-probabilities of the rejected answer must change nothing",
             },
         ),
-        ("matters", {"inputs": ROWS}),
+        *matter(*ROWS),
         ("depends_on_number", {"name": "beta", "values": [0.1, 0.4]}),
         (
             "falls_with",

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from solutions.oracles.base import Given, flags, in_bfloat16, noise, oracle, row, softplus, zero
+from solutions.oracles.base import Given, flags, in_bfloat16, matter, noise, oracle, row, softplus, zero
 
 PAIR = ["chosen_rewards", "rejected_rewards"]
 
@@ -41,7 +41,7 @@ def index_cases() -> list[Given]:
         ("batch_order", {"rows": ["attention_mask"], "result": "rows"}),
         ("rows_alone", {"rows": ["attention_mask"]}),
         ("padding", {"columns": {"attention_mask": 0}, "result": "same"}),
-        ("matters", {"inputs": ["attention_mask"]}),
+        *matter("attention_mask"),
         ("between", {"low": 0.0, "high": None}),
     ),
 )
@@ -112,7 +112,7 @@ def loss_cases() -> list[Given]:
                 "without": "margin",
             },
         ),
-        ("matters", {"inputs": PAIR}),
+        *matter(*PAIR),
         ("falls_with", {"name": "chosen_rewards", "hint": "a better chosen answer must lower the loss"}),
         ("gradient_reaches", {}),
         ("finite_when_huge", {"inputs": PAIR, "factor": 1e4}),
@@ -125,10 +125,9 @@ def bradley_terry_loss(
     """Bradley and Terry, 1952; with the margin of arXiv 2307.09288, eq. 2: pair by pair."""
     total, pairs = zero(), len(chosen_rewards)
     for i in range(pairs):
-        if margin is None:
-            lead = 0.0
-        else:
-            lead = margin[i] if isinstance(margin, torch.Tensor) else margin
+        lead: Any = 0.0 if margin is None else margin
+        if isinstance(lead, torch.Tensor):
+            lead = lead[i]
         total = total + softplus(-(chosen_rewards[i] - rejected_rewards[i] - lead))
     return total / pairs
 
@@ -165,7 +164,7 @@ def accuracy_cases() -> list[Given]:
             {"together": PAIR, "hint": "a number added to both rewards must change nothing"},
         ),
         ("sides_sum_to_one", {"left": PAIR[0], "right": PAIR[1]}),
-        ("matters", {"inputs": PAIR}),
+        *matter(*PAIR),
         ("between", {"low": 0.0, "high": 1.0}),
     ),
 )

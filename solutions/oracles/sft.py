@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from solutions.oracles.base import Given, flags, in_bfloat16, noise, oracle, row, rows, words, zero
+from solutions.oracles.base import Given, flags, in_bfloat16, matter, noise, oracle, row, rows, words, zero
 from solutions.oracles.logprobs import logprob
 
 LOSS_INPUTS = ["logits", "input_ids", "mask"]
@@ -72,7 +72,7 @@ def loss_cases() -> list[Given]:
             "unchanged_by_shift",
             {"together": ["logits"], "hint": "a constant added to all logits must change nothing"},
         ),
-        ("matters", {"inputs": ["logits", "input_ids", "mask"]}),
+        *matter("logits", "input_ids", "mask"),
         ("gradient_reaches", {}),
         ("finite_when_huge", {"inputs": ["logits"], "factor": 1e4}),
         ("between", {"low": 0.0, "high": None}),
@@ -129,7 +129,7 @@ def perplexity_cases() -> list[Given]:
         ("doubled_batch", {"rows": ["logprobs", "mask"]}),
         ("padding", {"columns": {"logprobs": "nan", "mask": 0}, "result": "same"}),
         ("padding", {"columns": {"logprobs": "-inf", "mask": 0}, "result": "same"}),
-        ("matters", {"inputs": ["logprobs", "mask"]}),
+        *matter("logprobs", "mask"),
         ("between", {"low": 1.0, "high": None}),
     ),
 )

@@ -75,7 +75,7 @@ class Case:
     mistakes: dict[str, dict[str, Any]] = field(default_factory=dict)
     tolerance: float = 1e-5  # relative, and relative to the largest number of the tensor
     floor: float = 1e-7  # absolute
-    layout: str | None = None
+    layout: str = ""  # other than contiguous: "transposed" or "sliced"
 
     @property
     def size(self) -> int:

@@ -53,11 +53,11 @@ def flat(gradient: torch.Tensor | None) -> list[Any] | None:
 
 
 # ---------------------------------------------------------------------- calling
-def laid_out(tensor: torch.Tensor, layout: str | None) -> torch.Tensor:
+def laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
     """The same values in another memory order, so that `view` on it may fail; differentiable."""
     if layout == "transposed" and tensor.dim() > 1:
         return tensor.transpose(0, -1).contiguous().transpose(0, -1)
-    if layout is not None:
+    if layout:
         return torch.stack([tensor, tensor], dim=-1)[..., 0]
     return tensor
 
@@ -83,40 +83,33 @@ def misfit(function: Callable[..., Any], exercise: Exercise) -> str | None:
     return None
 
 
+@torch.enable_grad()
 def run(function: Callable[..., Any], exercise: Exercise, case: Case) -> Outcome:
     """Call a function on a fresh copy of a case and look at everything that comes out.
 
     Inputs with a gradient are no leaves: an in-place change shows as such, and not as autograd's complaint.
     """
-    leaves: dict[str, torch.Tensor] = {}
-    arguments: dict[str, Any] = {}
-    for name, value in case.arguments.items():
-        if isinstance(value, torch.Tensor):
-            leaf = value.clone().requires_grad_(name in exercise.gradients)
-            leaves[name] = leaf
-            value = laid_out(leaf.clone(), case.layout)
-        arguments[name] = list(value) if isinstance(value, list) else value
-    before = {name: (version_of(value), shape_of(value)) for name, value in arguments.items()}
+    tensors = {name: x for name, x in case.arguments.items() if isinstance(x, torch.Tensor)}
+    leaves = {name: x.clone().requires_grad_(name in exercise.gradients) for name, x in tensors.items()}
+    copies = {name: laid_out(leaf.clone(), case.layout) for name, leaf in leaves.items()}
+    arguments = {**case.arguments, **copies}
+    before = {name: (version_of(value), value.shape) for name, value in copies.items()}
     try:
-        with torch.enable_grad():
-            value = call(function, exercise, arguments)
-            changed = [n for n, v in arguments.items() if (version_of(v), shape_of(v)) != before[n]]
-            wanted = {name: leaves[name] for name in exercise.gradients if name in leaves}
-            gradients = {} if changed else gradients_of(value, wanted)
+        value = call(function, exercise, arguments)
+        changed = [name for name, x in copies.items() if (version_of(x), x.shape) != before[name]]
+        wanted = {name: leaves[name] for name in exercise.gradients if name in leaves}
+        gradients = {} if changed else gradients_of(value, wanted)
     except (Exception, SystemExit) as problem:
         return Outcome(error=type(problem).__name__, problem=problem)
     return Outcome(value.detach() if isinstance(value, torch.Tensor) else value, gradients, changed=changed)
-
-
-def shape_of(value: Any) -> Any:
-    """A tensor's shape."""
-    return value.shape if isinstance(value, torch.Tensor) else None
 
 
 def gradients_of(value: Any, leaves: dict[str, torch.Tensor]) -> dict[str, torch.Tensor | None]:
     """Gradients of a weighted sum of the result; None for all where no graph leads back to any input."""
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
         return dict.fromkeys(leaves)
+    if any(leaf.device != value.device for leaf in leaves.values()):
+        return {}
     weights = 1.0 + (torch.arange(value.numel(), device=value.device) % 3) * 0.5
     total = (value.reshape(-1) * weights.to(value.dtype)).sum()
     found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)

@@ -156,13 +156,10 @@ def unchanged_by_shift(probe: Probe, given: Arguments, together: list[str], hint
     return None if equal(probe.ask({**given, **shift}), probe.ask(given)) else hint
 
 
-def matters(probe: Probe, given: Arguments, inputs: list[str]) -> str | None:
+def matters(probe: Probe, given: Arguments, name: str) -> str | None:
     """The result changes when an input does."""
-    plain = probe.ask(given)
-    for name in inputs:
-        if equal(probe.ask({**given, name: another(given[name])}), plain, 1e-9):
-            return f"the result does not depend on {name}"
-    return None
+    changed = probe.ask({**given, name: another(given[name])})
+    return f"the result does not depend on {name}" if equal(changed, probe.ask(given), 1e-9) else None
 
 
 def another(tensor: torch.Tensor) -> torch.Tensor:
