@@ -1,0 +1,67 @@
+"""Small wrong changes to each answer are rejected: signs, bounds, masks, sums for means, exchanged arguments."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import solutions.answers as answers
+from helpers.course.checks import check
+from solutions.oracles import ORACLES
+from tests.checks.mutants import exchanged, mutants
+
+# Changes that change nothing, with the reason.
+EQUIVALENT = {
+    ("group_advantages", "centred.masked_fill(equal, 0.0) -> centred"): (
+        "equal rewards are centred to 0 already, but for rounding"
+    ),
+    ("grpo_loss", "torch.where(keep, logprobs - old_logprobs, 0.0) -> logprobs - old_logprobs"): (
+        "per_token is masked again; only the gradient under NaN differs, which no check demands"
+    ),
+    ("grpo_loss", "torch.where(keep, logprobs - ref_logprobs, 0.0) -> logprobs - ref_logprobs"): (
+        "per_token is masked again; only the gradient under NaN differs, which no check demands"
+    ),
+    ("dpo_loss", "policy_chosen <-> ref_rejected"): "both have a plus sign in the margin",
+    ("dpo_loss", "policy_rejected <-> ref_chosen"): "both have a minus sign in the margin",
+    ("sft_loss", "-1 -> 1"): "the last axis of a matrix is axis 1",
+}
+
+
+def survivors(name: str) -> tuple[set[tuple[str, str]], int]:
+    """Changes that a check lets pass, and how many were tried."""
+    oracle, function = ORACLES[name], getattr(answers, name)
+    given = oracle.cases()[1].arguments
+    tensors = [
+        key
+        for key in oracle.arguments
+        if isinstance(given.get(key), torch.Tensor) and key not in oracle.optional
+    ]
+    changed = [*mutants(function, oracle.gradients), *exchanged(function, tensors)]
+    return {(name, what) for what, f in changed if check(name, f, quiet=True).passed}, len(changed)
+
+
+@pytest.mark.parametrize("name", sorted(ORACLES))
+def test_small_wrong_changes_are_rejected(name: str) -> None:
+    passed, tried = survivors(name)
+    assert tried >= 2
+    assert passed - set(EQUIVALENT) == set()
+
+
+def test_changes_of_every_kind_are_made() -> None:
+    labels = [
+        what for name in ORACLES for what, _ in mutants(getattr(answers, name), ORACLES[name].gradients)
+    ]
+    text = "\n".join(labels)
+    for kind in (
+        ".sum(dim=1) -> ",
+        ".mean()",
+        ".detach()",
+        "torch.where(",
+        "minimum",
+        "maximum",
+        " + 1",
+        " - 1",
+        ">=",
+    ):
+        assert kind in text, kind
+    assert len(labels) > 100
