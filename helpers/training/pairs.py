@@ -46,11 +46,13 @@ def preference_loss(
 ) -> torch.Tensor:
     """The learner's loss on (pairs, 2) log-probs, in the form that the config asks for.
 
-    Paired AOT is the same function with its inputs in other places: it sorts `policy_chosen - ref_chosen`
-    and `policy_rejected - ref_rejected`, which then are the margins of the policy and of the reference.
+    Paired AOT is the same function of other inputs: in place of the log-ratios of chosen and rejected
+    responses it sorts the margins (chosen less rejected) of the policy and of the reference.
     """
     if config.aot_paired:
-        return function(policy[:, 0], reference[:, 0], policy[:, 1], reference[:, 1], config.beta)
+        margins = (side[:, 0] - side[:, 1] for side in (policy, reference))
+        nothing = torch.zeros(len(policy), device=policy.device)
+        return function(*margins, nothing, nothing, config.beta)
     weights = [item.weight for item in items if item.weight is not None]
     if weights:
         return weighted_mean(function, policy, reference, config, weights)

@@ -129,12 +129,13 @@ def test_aot_does_not_know_which_rejected_answer_belongs_to_which_chosen_one() -
     near(aot_loss(*(t[order] for t in problem()), 0.3), aot_loss(*problem(), 0.3), 1e-7)
 
 
-def test_called_with_policy_and_reference_margins_aot_is_its_paired_form() -> None:
-    """sort(policy margins) against sort(reference margins): the same function, its inputs in other places."""
+def test_called_on_margins_aot_is_its_paired_form() -> None:
+    """sort(policy margins) against sort(reference margins): the same function of other inputs."""
     chosen, rejected, ref_chosen, ref_rejected = (
         torch.tensor(values) for values in ([-1.0, -5], [-3.0, -4], [-2.0, -2], [-2.0, -5])
     )
-    paired = aot_loss(chosen, ref_chosen, rejected, ref_rejected, 1.0)
+    zero = torch.zeros(2)
+    paired = aot_loss(chosen - rejected, ref_chosen - ref_rejected, zero, zero, 1.0)
     unpaired = aot_loss(chosen, rejected, ref_chosen, ref_rejected, 1.0)
     near(paired, 1.3133, 1e-4)
     separates("aot_paired_for_unpaired", unpaired, 1.41, paired, 1e-3)
