@@ -311,18 +311,16 @@ plot
 # %%
 with torch.no_grad():
     logits = lesson.model()(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
-table = torch.log_softmax(logits.float().cpu(), dim=-1)
-ids = batch.input_ids.cpu()[..., None]
 inner = mask & mask.roll(-1, dims=1)  # response tokens that another one follows
 offsets = [-4, -3, -2, -1, 0, 1]
 averages = []
 for offset in offsets:
-    moved = table.roll(-offset, dims=1)  # what was predicted at t + offset now stands at t
-    averages.append(moved.gather(-1, ids)[..., 0][inner].mean().item())
+    moved = logits.roll(-1 - offset, dims=1)  # where your function reads t - 1
+    averages.append(answers.token_logprobs(moved, batch.input_ids).cpu()[inner[:, 1:]].mean().item())
 title = "Only the logits just before a token know it is coming"
 plot = lesson.plot("offsets", title, "logits read at t + …", "nats a token")
 plot.line(offsets, averages, marker="o")
-plot.mark(-math.log(table.shape[-1]), "guessing")
+plot.mark(-math.log(logits.shape[-1]), "guessing")
 
 # %%
 for offset, average in zip(offsets, averages, strict=True):
