@@ -261,7 +261,7 @@ def build(words: list[str]) -> int:
     kit = Kit(Path(__file__).resolve().parents[2], DEFAULT_ANSWERS)
     if config.check:
         findings = review(kit, numbers)
-        print("\n".join(findings) or f"{len(kit.lessons(numbers))} lessons are as their sources say")
+        print("\n".join(findings) or f"all is as the sources say: {', '.join(kit.lessons(numbers))}")
         return 1 if findings else 0
     if not numbers:
         for name in build_vectors(kit, check=False):

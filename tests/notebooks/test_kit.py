@@ -26,3 +26,11 @@ def test_the_notebooks_are_those_of_their_sources_and_give_no_answer_away():
 def test_an_unknown_lesson_is_a_sentence_and_status_2(capsys):
     assert main(["build", "99", "--check"]) == 2
     assert "there is no lesson 99; there are" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("findings", "status"), [([], 0), (["one thing", "another"], 1)])
+def test_findings_are_printed_a_line_each_and_make_the_status(monkeypatch, capsys, findings, status):
+    monkeypatch.setattr("helpers.course.builder.review.review", lambda kit, numbers: findings)
+    assert main(["build", "--check", "03"]) == status
+    said = capsys.readouterr().out.splitlines()
+    assert said == (findings or ["all is as the sources say: 03_dpo"])

@@ -3,7 +3,7 @@
 The rule. Of every answer, the lines of code below its docstring count (of one with marked blanks, those
 inside them), without comments and without any white space. A line is telling if it is at least SHORTEST
 characters long then, and stands in no docstring of an exercise, which students are given anyway; shorter
-ones, such as `keep = mask.bool()`, say nothing about one exercise rather than another. A file leaks a telling
+ones, such as `return total`, say nothing about one exercise rather than another. A file leaks a telling
 line that it holds, white space aside, anywhere: alone, inside a longer one, in a comment, in a text of JSON.
 """
 
