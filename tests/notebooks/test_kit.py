@@ -15,7 +15,8 @@ def test_every_lesson_has_a_module_of_tests():
     modules = {
         path.stem.removeprefix("test_lesson_") for path in Path(__file__).parent.glob("test_lesson_*.py")
     }
-    assert modules == {name[:2] for name in KIT.lessons()}
+    numbers = {name[:2] for name in KIT.lessons()}
+    assert modules == numbers, "copy tests/notebooks/test_lesson_03.py and change its number"
 
 
 @pytest.mark.slow
