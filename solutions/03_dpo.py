@@ -169,6 +169,7 @@ lesson.evaluate({"base": None, "DPO": run})
 #
 # **Predict:** what will the loss curve look like? Which of the columns in metrics.csv would give it away?
 
+
 # %%
 def exchanged(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
     """DPO with its pairs turned round."""
@@ -182,10 +183,14 @@ broken = lesson.train(
     on_tiny={"train_limit": 2000, "num_train_epochs": 1.0, "logging_steps": 1},
 )
 both = {"DPO": run, "exchanged": broken}
-lesson.curves(both, "loss", "The loss cannot tell: both runs fall from ln 2", "loss").mark(0.6931, "ln 2")
+lesson.curves(both, "loss", "The loss cannot tell: both runs fall from ln 2", "loss", key="loss_both").mark(
+    0.6931, "ln 2"
+)
 
 # %%
-plot = lesson.curves(both, "accuracy", "The accuracy can: it sinks below chance", "share of pairs ranked right")
+plot = lesson.curves(
+    both, "accuracy", "The accuracy can: it sinks below chance", "share of pairs ranked right"
+)
 plot.mark(0.5, "chance")
 
 # %%
@@ -213,7 +218,7 @@ settings = DPOConfig(
     bf16=False,
     report_to="none",
     save_strategy="no",
-    disable_tqdm=True,
+    dataloader_pin_memory=False,
 )
 trainer = DPOTrainer(
     model=lesson.fresh_base(),

@@ -179,6 +179,7 @@ lesson.curves(
     "loss",
     "With the same β the averaged form hardly leaves its start",
     "loss",
+    key="loss_both",
 )
 
 # %%
@@ -211,6 +212,7 @@ settings = DPOConfig(
     bf16=False,
     report_to="none",
     save_strategy="no",
+    dataloader_pin_memory=False,
 )
 trainer = DPOTrainer(
     model=lesson.fresh_base(),

@@ -149,6 +149,7 @@ lesson.evaluate({"base": None, "AOT": run})
 #
 # **Predict:** how will the curves, the heaps and the win rate show it?
 
+
 # %%
 def against_each_other(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
     """AOT with one sort the wrong way round."""
@@ -164,7 +165,7 @@ broken = lesson.train(
     on_tiny={"train_limit": 2000, "num_train_epochs": 1.0, "logging_steps": 1},
 )
 both = {"AOT": run, "sorted against each other": broken}
-lesson.curves(both, "loss", "The two losses stay close together", "loss").mark(
+lesson.curves(both, "loss", "The two losses stay close together", "loss", key="loss_both").mark(
     0.6931, "ln 2"
 )
 
@@ -206,6 +207,7 @@ settings = DPOConfig(
     bf16=False,
     report_to="none",
     save_strategy="no",
+    dataloader_pin_memory=False,
 )
 trainer = DPOTrainer(
     model=lesson.fresh_base(),

@@ -275,6 +275,8 @@ def test_helpers_import_without_the_answers():
 
 def test_modules_stay_under_400_lines():
     for path in python_files("helpers", "solutions"):
+        if path.name[0].isdigit():  # the text of a lesson
+            continue
         size = len(path.read_text(encoding="utf-8").splitlines())
         assert size < 400, f"{path.relative_to(ROOT)} has {size} lines"
 
