@@ -280,10 +280,10 @@ class Lesson:
         return Plot(key, title, xlabel, ylabel, self.figure_data, **size)
 
     def curves(
-        self, runs: Mapping[str, RunResult], column: str, title: str, ylabel: str, xlabel: str = "step"
+        self, runs: Mapping[str, RunResult], column: str, title: str, ylabel: str, key: str | None = None
     ) -> Plot:
-        """One column of several runs over their steps."""
-        plot = self.plot(column, title, xlabel, ylabel)
+        """One column of several runs over their steps; `key` names the figure, else `column` does."""
+        plot = self.plot(key or column, title, "step", ylabel)
         for label, run in runs.items():
             found = self.metrics(run).get(column)
             if found is None:
@@ -291,6 +291,19 @@ class Lesson:
                 raise CourseError(f"run {run.run_dir} has no column {column!r}; it has {known}")
             plot.line(found.steps, found.values, label)
         return plot
+
+    def trl_defaults(self) -> dict[str, Any]:
+        """Arguments for TRL's configurations: every step logged; no files, bars, reports, mixed precision."""
+        return {
+            "output_dir": str(self.path / "trl"),
+            "logging_steps": 1,
+            "gradient_checkpointing": False,
+            "bf16": False,
+            "dataloader_pin_memory": False,
+            "report_to": "none",
+            "save_strategy": "no",
+            "disable_tqdm": True,
+        }
 
     @staticmethod
     def losses_of(trainer: Any) -> list[float]:
