@@ -206,6 +206,26 @@ def falling_rewards(record: Record) -> Iterator[Finding]:
     )
 
 
+LOST = 8.0  # nats of a whole response
+
+
+def forgotten(record: Record) -> Iterator[Finding]:
+    """Chosen answers far less likely than at first: texts come apart while the loss looks fine."""
+    curve = record.curve("logp_chosen")
+    if not record.trends("logp_chosen"):
+        return
+    begin, end = curve.values[0], curve.last
+    if begin - end > LOST and end < 2 * begin:
+        yield warning(
+            "falling apart",
+            f"the log-probability of chosen answers went from {begin:.1f} to {end:.1f}: the policy now writes"
+            " neither answer, whatever the loss says; raise beta, lower --learning_rate, or stop earlier, and"
+            " read samples.jsonl",
+            first=begin,
+            last=end,
+        )
+
+
 RISE = 0.1
 
 
@@ -229,4 +249,4 @@ def overfitting(record: Record) -> Iterator[Finding]:
 
 
 REWARD_MODEL: tuple[Rule, ...] = (starts_at_ln_2, ranking, overfitting)
-PREFERENCE: tuple[Rule, ...] = (start_value, plateau, ranking, falling_rewards, overfitting)
+PREFERENCE: tuple[Rule, ...] = (start_value, plateau, ranking, falling_rewards, forgotten, overfitting)

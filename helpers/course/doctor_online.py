@@ -59,7 +59,7 @@ def does_not_move(record: Record) -> Iterator[Finding]:
         )
 
 
-FAR = 0.5  # nats a token
+FAR, NEAR = 0.5, 0.2  # nats a token
 RUNAWAY = 3.0
 
 
@@ -69,7 +69,7 @@ def kl_runs_away(record: Record) -> Iterator[Finding]:
     if not record.trends("kl") and not record.trends("kl_k1"):
         return
     numbers = {"first": kl.first, "middle": kl.middle, "last": kl.last, "most": max(kl.values)}
-    growing = kl.last > RUNAWAY * max(kl.middle, 1e-6) and kl.last > 0.1
+    growing = kl.last > RUNAWAY * max(kl.middle, 1e-6) and kl.last > NEAR
     if kl.last > FAR or growing:
         yield warning(
             "KL",

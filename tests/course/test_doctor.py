@@ -130,6 +130,12 @@ def test_a_held_out_loss_that_turns_up_is_overfitting(tmp_path: Path) -> None:
     assert "step 10" in warned(diagnose(write_run(tmp_path / "run", "dpo", curves)), "overfitting")
 
 
+def test_chosen_answers_that_were_forgotten_are_seen_behind_a_good_loss(tmp_path: Path) -> None:
+    curves = GOOD_DPO | {"logp_chosen": line(-5.0, -24.0)}
+    said = warned(diagnose(write_run(tmp_path / "run", "aot", curves)), "falling apart")
+    assert "-5.0 to -2" in said and "beta" in said
+
+
 ONLINE_FAULTS: dict[str, tuple[str, dict[str, Column]]] = {
     "groups without variance": ("flat groups", {"groups_without_variance": line(0.2, 0.9)}),
     "KL far away": ("KL", {"kl": line(0.0, 1.5)}),
