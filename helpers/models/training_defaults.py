@@ -96,10 +96,20 @@ TINY: Settings = {
     },
     # With a weaker pull to the reference this small model refuses everything, look-alikes of harm included.
     "dpo": {**_TINY_OFFLINE, "beta": 0.5, "learning_rate": 2e-3, "num_train_epochs": 2.0},
-    "ipo": {**_TINY_OFFLINE, "beta": 0.1, "train_limit": 3000},
-    "aot": {**_TINY_OFFLINE, "beta": 0.1, "train_limit": 3000},
-    "ppo": {**_TINY_ONLINE, "kl_coef": 0.03},
+    "ipo": {**_TINY_OFFLINE, "beta": 0.1, "learning_rate": 2e-3, "num_train_epochs": 2.0},
+    # Unpaired, it does not see which answers share a prompt: it takes a stronger pull than DPO, or all texts
+    # come apart together.
+    "aot": {**_TINY_OFFLINE, "beta": 2.0, "learning_rate": 2e-3, "num_train_epochs": 2.0},
+    # The baseline is learned, not the siblings' mean: it is served by more prompts, not by more siblings.
+    "ppo": {
+        **_TINY_ONLINE,
+        "max_steps": 30,
+        "per_device_train_batch_size": 16,
+        "group_size": 4,
+        "kl_coef": 0.05,
+        "value_learning_rate": 2e-3,
+    },
     "grpo": dict(_TINY_ONLINE),
-    "dr_grpo": {**_TINY_ONLINE, "learning_rate": 1.5e-3, "max_steps": 25},
-    "gspo": {**_TINY_ONLINE, "learning_rate": 1.5e-3, "max_steps": 25, "clip_eps": 0.02},
+    "dr_grpo": dict(_TINY_ONLINE),
+    "gspo": dict(_TINY_ONLINE),
 }

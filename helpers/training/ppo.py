@@ -164,8 +164,9 @@ class PPOTrainer(OnlineTrainer):
         """One optimiser step, skipped and counted if anything is not finite or nothing is learned from."""
         if not any(micro.tokens for micro in window):
             self.skipped += 1
-            self.scheduler.step()
             self.optimizer.zero_grad(set_to_none=True)
+            self.optimizer.step()  # moves nothing without gradients; the schedule wants to see it first
+            self.scheduler.step()
             return 0.0, 0.0
         self.optimizer_step(loss)
         return self.norms

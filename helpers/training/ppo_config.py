@@ -30,4 +30,6 @@ class PPOConfig(OnlineConfig):
     adaptive_kl_target: float | None = _flag(
         None, "move --kl_coef so that the mean KL a token settles here (arXiv 1909.08593, section 2.2)"
     )
-    kl_horizon: int | None = _flag(None, "responses over which the adaptive coefficient may change e-fold")
+    kl_horizon: int | None = _flag(
+        None, "responses over which the adaptive coefficient changes by at most a fifth"
+    )

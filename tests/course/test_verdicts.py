@@ -12,8 +12,9 @@ from helpers.course.verdicts import highest_kl, opponent_of, verdict_on
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run whose KL rose to 0.3 and fell again."""
-    (tmp_path / "metrics.csv").write_text("step,kl\n1,0.0\n2,0.3\n2,\n3,nan\n4,0.1\n", encoding="utf-8")
+    """A run whose KL rose to 0.3 and fell again; one odd token lifted k3 of that step to 9."""
+    rows = ["step,kl,kl_k1", "1,0.0,0.0", "2,9.0,0.3", "2,,", "3,nan,nan", "4,0.1,0.1", ""]
+    (tmp_path / "metrics.csv").write_text("\n".join(rows), encoding="utf-8")
     return tmp_path
 
 
@@ -41,7 +42,7 @@ def test_ppo_passes_with_a_win_rate_of_75_per_cent_and_a_kl_below_a_half(
 
 
 def test_a_drift_during_training_counts_even_if_the_end_is_near(tmp_path: Path) -> None:
-    (tmp_path / "metrics.csv").write_text("step,kl\n1,0.1\n2,0.7\n3,0.1\n", encoding="utf-8")
+    (tmp_path / "metrics.csv").write_text("step,kl_k1\n1,0.1\n2,0.7\n3,0.1\n", encoding="utf-8")
     verdict = verdict_on("ppo", {"win_rate_vs_sft": 0.9, "kl_vs_sft": 0.1}, tmp_path)
     assert verdict["passed"] is False and verdict["kl_highest"] == 0.7
 
