@@ -19,7 +19,7 @@
 #
 # | profile | minutes | memory |
 # |---|---|---|
-# | `tiny`, two CPU cores | 1.5 (measured) | 1 GiB |
+# | `tiny`, two CPU cores | 1.5 (measured on a busy machine) | 1 GiB |
 # | `colab`, one T4 | not measured | not measured |
 
 # %% tags=["setup"]
@@ -379,8 +379,8 @@ plot
 # %% [markdown]
 # ## Questions
 #
-# 1. What is the loss at the last step made of, if the advantages add up to nothing? (The weight of the KL is 0.02 on
-#    `tiny`.)
+# 1. From the first to the last step, how much did the loss change, and how much the reward? (On `tiny` a step makes two
+#    updates. Why is its loss only nearly zero?)
 # 2. At which step of the unleashed run would you have stopped, and which curve would have told you?
 # 3. Which of the twelve answers got worse in the good run, and what kind of answer took their place?
 #
