@@ -100,7 +100,15 @@ TINY: Settings = {
     # Unpaired, it does not see which answers share a prompt: it takes a stronger pull than DPO, or all texts
     # come apart together.
     "aot": {**_TINY_OFFLINE, "beta": 2.0, "learning_rate": 2e-3, "num_train_epochs": 2.0},
-    "ppo": {**_TINY_ONLINE, "kl_coef": 0.03},
+    # The baseline is learned, not the siblings' mean: it is served by more prompts, not by more siblings.
+    "ppo": {
+        **_TINY_ONLINE,
+        "max_steps": 30,
+        "per_device_train_batch_size": 16,
+        "group_size": 4,
+        "kl_coef": 0.05,
+        "value_learning_rate": 2e-3,
+    },
     "grpo": dict(_TINY_ONLINE),
     "dr_grpo": dict(_TINY_ONLINE),
     "gspo": dict(_TINY_ONLINE),

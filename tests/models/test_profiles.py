@@ -9,6 +9,7 @@ from helpers.errors import CourseError
 from helpers.models.hardware import Hardware
 from helpers.models.profiles import PROFILES, describe_profiles, fits, pick_profile
 from helpers.training.configs import OnlineConfig, PreferenceConfig, RewardConfig, SFTConfig, resolve
+from helpers.training.ppo_config import PPOConfig
 
 T4 = Hardware("cuda", "Tesla T4", (7, 5), 14.7, 2, False, 1)
 L4 = Hardware("cuda", "NVIDIA L4", (8, 9), 22.2, 12, False, 1)
@@ -129,7 +130,7 @@ def test_the_large_profiles_train_with_the_projects_settings():
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_every_default_is_a_field_of_its_config_and_passes_its_checks(name):
-    configs = {"sft": SFTConfig, "reward_model": RewardConfig, "dpo": PreferenceConfig, "grpo": OnlineConfig}
+    configs = {"sft": SFTConfig, "reward_model": RewardConfig, "dpo": PreferenceConfig, "ppo": PPOConfig}
     profile = pick_profile(name, CPU)
     for algo, defaults in profile.training.items():
         offline = PreferenceConfig if algo in ("ipo", "aot") else OnlineConfig
