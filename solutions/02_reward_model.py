@@ -344,6 +344,8 @@ from peft import LoraConfig
 from transformers import AutoModelForSequenceClassification
 from trl import RewardConfig, RewardTrainer
 
+from helpers.files import find_data
+
 as_ids = [
     {
         "chosen_ids": group.prompt_ids + group.responses[0],
@@ -351,13 +353,14 @@ as_ids = [
     }
     for group in lesson.groups(pairs[:640])
 ]
+base = find_data(lesson.profile.model_name)
 sources = {"TRL, messages": lesson.conversations(pairs[:640]), "TRL, token ids": Dataset.from_list(as_ids)}
 steps = {"max_steps": 20, "per_device_train_batch_size": 32, "learning_rate": 2e-3}
 lora = {"r": 32, "lora_alpha": 64, "target_modules": "all-linear", "modules_to_save": ["score"]}
 curves = {}
 for label, data in sources.items():
     trainer = RewardTrainer(
-        model=AutoModelForSequenceClassification.from_pretrained(lesson.profile.model_name, num_labels=1),
+        model=AutoModelForSequenceClassification.from_pretrained(base, num_labels=1),
         args=RewardConfig(**lesson.trl_defaults(), **steps, lr_scheduler_type="constant"),
         train_dataset=data,
         processing_class=lesson.tokenizer,
