@@ -1,9 +1,19 @@
 """Known wrong answers, each with the one sentence that a good teacher would say to it."""
 
-from solutions.mistakes import advantages, logprobs, normalisation, preference, reward, sft, surrogate
+from solutions.mistakes import (
+    advantages,
+    logprobs,
+    margins,
+    normalisation,
+    preference,
+    reward,
+    sequence,
+    sft,
+    surrogate,
+)
 from solutions.mistakes.base import MISTAKES, Mistake, mistakes_of
 from solutions.mistakes.not_here import NOT_HERE
 
 __all__ = ["MISTAKES", "NOT_HERE", "Mistake", "mistakes_of"]
 
-TOPICS = (logprobs, sft, reward, preference, advantages, surrogate, normalisation)
+TOPICS = (logprobs, sft, reward, preference, margins, advantages, surrogate, normalisation, sequence)

@@ -31,6 +31,14 @@ NOT_HERE = {
     "logprob_precision_mismatch": "one function scores both: tests/models/test_policy.py",
     "norm_per_minibatch_not_per_batch": "the trainer weighs micro-batches: tests/training/test_online.py",
     "kl_no_clamp_overflow": "the contract has no clamp: tests/answers/test_kl.py",
+    # ipo_loss and aot_loss
+    "ipo_sum_or_mean_convention": "the loss takes either: tests/training/test_preference_methods.py",
+    "aot_mean_logprobs": "the loss is given sums: tests/answers/test_ipo_and_aot.py",
+    "aot_reduced_too_early": "the contract asks for a scalar, and has no weights",
+    "aot_weights_not_permuted": "the contract has no weights",
+    # dr_grpo_loss and gspo_loss
+    "drgrpo_flag_inverted": "two functions, and no switch: tests/answers/test_dr_grpo_and_gspo.py",
+    "gspo_ppo_clip_range": "clip_eps is given; its default: tests/training/test_online_methods.py",
     # whatever the exercise
     "test_input_special_cased": "fresh draws at every check: tests/checks/test_recognisers.py",
     "rollout_policy_stale": "responses are drawn at every step: tests/training/test_online.py",

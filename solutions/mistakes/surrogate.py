@@ -2,7 +2,7 @@
 
 import torch
 
-from solutions.mistakes.parts import assembled, difference, k3, smaller_gain, two_means, wrong
+from solutions.mistakes.parts import assembled, difference, k3, smaller_gain, wrong
 
 
 # ---------------------------------------------------------------- the clip
@@ -57,13 +57,13 @@ def all_negated(*given):
     "clip_high_ignored",
     "clip_eps_high does not enter. Where it is given the ratio may rise to 1 + clip_eps_high.",
 )
-def clip_high_ignored(lp, old, ref, adv, mask, eps, kl_coef, high=None):
-    return assembled(lp, old, ref, adv, mask, eps, kl_coef)
+def clip_high_ignored(lp, old, ref, adv, mask, eps, kl_coef, high, reduction):
+    return assembled(lp, old, ref, adv, mask, eps, kl_coef, None, reduction)
 
 
 @wrong("clip_high_on_both_sides", "clip_eps_high moves both bounds. The lower one stays 1 - clip_eps.")
-def clip_high_on_both_sides(lp, old, ref, adv, mask, eps, kl_coef, high=None):
-    return assembled(lp, old, ref, adv, mask, eps if high is None else high, kl_coef)
+def clip_high_on_both_sides(lp, old, ref, adv, mask, eps, kl_coef, high, reduction):
+    return assembled(lp, old, ref, adv, mask, eps if high is None else high, kl_coef, None, reduction)
 
 
 @wrong(
@@ -96,20 +96,20 @@ def clip_of_log_ratio(*given):
     "ratio_of_whole_sequence",
     "The log-ratios are summed over the response before exp. GRPO weighs each token by its own ratio.",
 )
-def ratio_of_whole_sequence(lp, old, ref, adv, mask, eps, kl_coef, high=None):
+def ratio_of_whole_sequence(lp, old, ref, adv, mask, eps, kl_coef, high, reduction):
     ratio = difference(lp, old, mask).sum(dim=1, keepdim=True).exp().expand(mask.shape)
     gain = smaller_gain(ratio, adv.float()[:, None], eps, high)
-    return two_means(kl_coef * k3(difference(lp, ref, mask)) - gain, mask)
+    return reduction(kl_coef * k3(difference(lp, ref, mask)) - gain, mask)
 
 
 @wrong(
     "ratio_of_sequence_mean",
     "One ratio for the whole response is GSPO. GRPO weighs each token by its own.",
 )
-def ratio_of_sequence_mean(lp, old, ref, adv, mask, eps, kl_coef, high=None):
+def ratio_of_sequence_mean(lp, old, ref, adv, mask, eps, kl_coef, high, reduction):
     mean = difference(lp, old, mask).sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
     gain = smaller_gain(mean.exp().expand(mask.shape), adv.float()[:, None], eps, high)
-    return two_means(kl_coef * k3(difference(lp, ref, mask)) - gain, mask)
+    return reduction(kl_coef * k3(difference(lp, ref, mask)) - gain, mask)
 
 
 @wrong("ratio_reversed", "The ratio is upside down: new over old, exp(logprobs - old_logprobs).")
@@ -121,10 +121,10 @@ def ratio_reversed(*given):
     "ratio_exp_then_divide",
     "Each log-probability is exponentiated and then divided, 0/0 for unlikely tokens. Subtract first.",
 )
-def ratio_exp_then_divide(lp, old, ref, adv, mask, eps, kl_coef, high=None):
+def ratio_exp_then_divide(lp, old, ref, adv, mask, eps, kl_coef, high, reduction):
     ratio = torch.where(mask, lp, 0.0).float().exp() / torch.where(mask, old, 0.0).float().exp()
     gain = smaller_gain(ratio, adv.float()[:, None], eps, high)
-    return two_means(kl_coef * k3(difference(lp, ref, mask)) - gain, mask)
+    return reduction(kl_coef * k3(difference(lp, ref, mask)) - gain, mask)
 
 
 @wrong("ratio_without_exp", "The log-ratio is used as if it were the ratio: exponentiate it.")
@@ -136,8 +136,8 @@ def ratio_without_exp(*given):
     "old_logprobs_recomputed",
     "The ratio is always 1: old_logprobs, frozen at the time of sampling, are not used.",
 )
-def own_detached(lp, old, ref, adv, mask, eps, kl_coef, high=None):
-    return assembled(lp, lp.detach(), ref, adv, mask, eps, kl_coef, high)
+def own_detached(lp, old, ref, adv, mask, eps, kl_coef, high, reduction):
+    return assembled(lp, lp.detach(), ref, adv, mask, eps, kl_coef, high, reduction)
 
 
 @wrong(
@@ -145,8 +145,8 @@ def own_detached(lp, old, ref, adv, mask, eps, kl_coef, high=None):
     "The ratio is always 1 and its gradient 0: the policy is compared with itself, and not with"
     " old_logprobs.",
 )
-def own(lp, old, ref, adv, mask, eps, kl_coef, high=None):
-    return assembled(lp, lp, ref, adv, mask, eps, kl_coef, high)
+def own(lp, old, ref, adv, mask, eps, kl_coef, high, reduction):
+    return assembled(lp, lp, ref, adv, mask, eps, kl_coef, high, reduction)
 
 
 @wrong(
@@ -162,7 +162,7 @@ def ratio_detached(*given):
     "The ratio is multiplied by the log-probability, which adds a factor 1 + log p to the gradient."
     " Differentiate the ratio alone.",
 )
-def ratio_times_logprob(lp, old, ref, adv, mask, eps, kl_coef, high=None):
+def ratio_times_logprob(lp, old, ref, adv, mask, eps, kl_coef, high, reduction):
     ratio = difference(lp, old, mask).exp() * torch.where(mask, lp, 0.0).float()
     gain = smaller_gain(ratio, adv.float()[:, None], eps, high)
-    return two_means(kl_coef * k3(difference(lp, ref, mask)) - gain, mask)
+    return reduction(kl_coef * k3(difference(lp, ref, mask)) - gain, mask)

@@ -7,10 +7,50 @@ from typing import Any
 
 import torch
 
-from solutions.oracles.base import Given, flags, in_bfloat16, matter, noise, oracle, row, rows, zero
+from solutions.oracles.base import (
+    Given,
+    Properties,
+    flags,
+    in_bfloat16,
+    matter,
+    noise,
+    oracle,
+    row,
+    rows,
+    zero,
+)
 
 ROWS = ["logprobs", "old_logprobs", "ref_logprobs", "advantages", "mask"]
 TOKENS = ["logprobs", "old_logprobs", "ref_logprobs"]
+
+
+INPUTS: dict[str, dict[str, Any]] = {
+    "logprobs": {"kind": "logprob", "shape": "BT"},
+    "old_logprobs": {"kind": "near", "of": "logprobs", "scale": 0.3},
+    "ref_logprobs": {"kind": "near", "of": "logprobs", "scale": 0.5},
+    "advantages": {"kind": "normal", "shape": "B"},
+    "mask": {"kind": "mask", "shape": "BT", "shortest": 0},
+    "clip_eps": {"kind": "choice", "of": [0.1, 0.2, 0.3]},
+    "kl_coef": {"kind": "choice", "of": [0.04, 0.2, 1.0]},
+    "clip_eps_high": {"kind": "choice", "of": [0.15, 0.28, 0.4], "absent": 0.5},
+}
+PROPERTIES: Properties = (
+    ("repeatable", {}),
+    ("batch_order", {"rows": ROWS, "result": "same"}),
+    ("doubled_batch", {"rows": ROWS}),
+    ("padding", {"columns": {**dict.fromkeys(TOKENS, -3.0), "mask": 0}, "result": "same"}),
+    ("padding", {"columns": {**dict.fromkeys(TOKENS, "nan"), "mask": 0}, "result": "same"}),
+    (
+        "unchanged_by_shift",
+        {"together": TOKENS, "hint": "a number added to all log-probabilities must change nothing"},
+    ),
+    *matter(*ROWS),
+    ("depends_on_number", {"name": "kl_coef", "values": [0.0, 1.0]}),
+    ("depends_on_number", {"name": "clip_eps", "values": [0.05, 0.5]}),
+    ("depends_on_number", {"name": "clip_eps_high", "values": [0.05, 0.5]}),
+    ("gradient_reaches", {}),
+    ("finite_when_huge", {"inputs": ["advantages"], "factor": 1e4}),
+)
 
 
 # ---------------------------------------------------------------- group_advantages
@@ -168,35 +208,10 @@ def clipped_gain(ratio: torch.Tensor, advantage: torch.Tensor, low: float, high:
 
 @oracle(
     cases=surrogate_cases,
-    inputs={
-        "logprobs": {"kind": "logprob", "shape": "BT"},
-        "old_logprobs": {"kind": "near", "of": "logprobs", "scale": 0.3},
-        "ref_logprobs": {"kind": "near", "of": "logprobs", "scale": 0.5},
-        "advantages": {"kind": "normal", "shape": "B"},
-        "mask": {"kind": "mask", "shape": "BT", "shortest": 0},
-        "clip_eps": {"kind": "choice", "of": [0.1, 0.2, 0.3]},
-        "kl_coef": {"kind": "choice", "of": [0.04, 0.2, 1.0]},
-        "clip_eps_high": {"kind": "choice", "of": [0.15, 0.28, 0.4], "absent": 0.5},
-    },
+    inputs=INPUTS,
     gradients=("logprobs",),
     optional=("clip_eps_high",),
-    properties=(
-        ("repeatable", {}),
-        ("batch_order", {"rows": ROWS, "result": "same"}),
-        ("doubled_batch", {"rows": ROWS}),
-        ("padding", {"columns": {**dict.fromkeys(TOKENS, -3.0), "mask": 0}, "result": "same"}),
-        ("padding", {"columns": {**dict.fromkeys(TOKENS, "nan"), "mask": 0}, "result": "same"}),
-        (
-            "unchanged_by_shift",
-            {"together": TOKENS, "hint": "a number added to all log-probabilities must change nothing"},
-        ),
-        *matter(*ROWS),
-        ("depends_on_number", {"name": "kl_coef", "values": [0.0, 1.0]}),
-        ("depends_on_number", {"name": "clip_eps", "values": [0.05, 0.5]}),
-        ("depends_on_number", {"name": "clip_eps_high", "values": [0.05, 0.5]}),
-        ("gradient_reaches", {}),
-        ("finite_when_huge", {"inputs": ["advantages"], "factor": 1e4}),
-    ),
+    properties=PROPERTIES,
 )
 def grpo_loss(
     logprobs: torch.Tensor,

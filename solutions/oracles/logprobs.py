@@ -36,7 +36,7 @@ def mask_cases() -> list[Given]:
     cases=mask_cases,
     inputs={
         "prompt_lengths": {"kind": "lengths", "shape": "B"},
-        "attention_mask": {"kind": "attention", "shape": "BT"},
+        "attention_mask": {"kind": "attention", "shape": "BL"},
     },
     properties=(
         ("repeatable", {}),

@@ -35,7 +35,7 @@ def index_cases() -> list[Given]:
 
 @oracle(
     cases=index_cases,
-    inputs={"attention_mask": {"kind": "either_side", "shape": "BT"}},
+    inputs={"attention_mask": {"kind": "either_side", "shape": "BL"}},
     properties=(
         ("repeatable", {}),
         ("batch_order", {"rows": ["attention_mask"], "result": "rows"}),

@@ -1,4 +1,4 @@
-"""Small wrong changes to each answer are rejected: signs, bounds, masks, sums for means, exchanged arguments."""
+"""Small wrong changes of each answer are rejected: signs, bounds, masks, means, exchanged arguments."""
 
 from __future__ import annotations
 
@@ -23,6 +23,14 @@ EQUIVALENT = {
     ),
     ("dpo_loss", "policy_chosen <-> ref_rejected"): "both have a plus sign in the margin",
     ("dpo_loss", "policy_rejected <-> ref_chosen"): "both have a minus sign in the margin",
+    ("ipo_loss", "policy_chosen <-> ref_rejected"): "both have a plus sign in the margin",
+    ("ipo_loss", "policy_rejected <-> ref_chosen"): "both have a minus sign in the margin",
+    ("dr_grpo_loss", "torch.where(keep, logprobs - old_logprobs, 0.0) -> logprobs - old_logprobs"): (
+        "per_token is masked again, as in grpo_loss"
+    ),
+    ("dr_grpo_loss", "torch.where(keep, logprobs - ref_logprobs, 0.0) -> logprobs - ref_logprobs"): (
+        "per_token is masked again, as in grpo_loss"
+    ),
     ("sft_loss", "-1 -> 1"): "the last axis of a matrix is axis 1",
 }
 

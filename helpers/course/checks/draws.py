@@ -1,6 +1,6 @@
 """Fresh random inputs of an exercise, from the description of its arguments in the vector file.
 
-Sizes are drawn too: B rows, T positions, V words, and N = G·(2 or 3) responses in groups of G.
+Sizes are drawn too: B rows, T or L (few, more) positions, V words, N = G·(2 or 3) responses in groups of G.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ class Draw:
         self.generator = torch.Generator().manual_seed(self.seed)
         self.sizes = {"B": self.whole(2, 5), "T": self.whole(3, 7), "V": self.whole(4, 8)}
         self.sizes["G"] = self.whole(2, 5)
+        self.sizes["L"] = self.whole(8, 14)
         self.sizes["N"] = self.sizes["G"] * self.whole(2, 4)
 
     def whole(self, low: int, high: int) -> int:

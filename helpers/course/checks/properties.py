@@ -107,6 +107,14 @@ def doubled_batch(probe: Probe, given: Arguments, rows: list[str]) -> str | None
     return None
 
 
+def sides_apart(probe: Probe, given: Arguments, rows: list[str]) -> str | None:
+    """The rows of some inputs in another order than the rest: without pairs nothing changes."""
+    order = torch.arange(len(given[rows[0]])).roll(1)
+    if not equal(probe.ask(rows_of(given, rows, order)), probe.ask(given)):
+        return "which chosen answer stands beside which rejected one must not matter"
+    return None
+
+
 # ---------------------------------------------------------------------- padding
 def padding(probe: Probe, given: Arguments, columns: dict[str, Any], result: str) -> str | None:
     """More columns on the right, masked and full of rubbish, change neither value nor gradients."""
@@ -275,6 +283,7 @@ PROPERTIES: dict[str, Callable[..., str | None]] = {
         batch_order,
         rows_alone,
         doubled_batch,
+        sides_apart,
         padding,
         unchanged_by_shift,
         matters,
