@@ -158,6 +158,26 @@ ONLINE = (
         from_zero=True,
     ),
 )
+VALUE = (
+    Panel(
+        "value_loss",
+        "Value loss",
+        "{} value loss: should fall, then follow the rewards' noise",
+        "half a squared reward",
+        (Line(("value_loss",), "training"),),
+        from_zero=True,
+        optional=True,
+    ),
+    Panel(
+        "explained_variance",
+        "Explained variance",
+        "{} value: its share of the returns' variance should leave 0; below it a constant would do better",
+        "1 − Var(return − value) / Var(return)",
+        (Line(("explained_variance",), "training"),),
+        ((0.0, "0: a constant"),),
+        optional=True,
+    ),
+)
 NAMES = {
     "dpo": "DPO",
     "ipo": "IPO",
@@ -182,6 +202,7 @@ def panels_of(algo: str, *, beta: float | None = None, threshold: float | None =
         )
     shown = NAMES.get(algo, algo)
     panels: tuple[Panel, ...] = PREFERENCE if algo in ("dpo", "ipo", "aot") else ONLINE
+    panels += VALUE if algo == "ppo" else ()
     panels = tuple(replace(p, name=f"{shown} {_lower(p.name)}", title=p.title.format(shown)) for p in panels)
     return _with_start_value(panels, algo, beta)
 

@@ -188,3 +188,11 @@ def test_pyplot_is_never_imported():
         "sys.exit('matplotlib.pyplot' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_ppo_shows_how_well_its_value_foretells_and_grpo_has_none(tmp_path):
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,reward,value_loss,explained_variance\n1,0.1,1.0,-0.2\n2,0.2,0.5,0.4\n")
+    metrics = plots.read_metrics(path)
+    names = {algo: set(plots.training_curves(metrics, algo)) for algo in ("ppo", "grpo")}
+    assert names["ppo"] - names["grpo"] == {"value_loss", "explained_variance"}
