@@ -156,7 +156,8 @@ from solutions.answers import response_mask
 check("response_mask", response_mask)
 
 # %%
-mask = response_mask(prompt_lengths.to(batch.input_ids.device), batch.attention_mask).cpu()
+mine = lesson.use(response_mask=response_mask)
+mask = mine.response_mask(prompt_lengths.to(batch.input_ids.device), batch.attention_mask).cpu()
 responses = mask.sum(dim=1)
 padding = mask.shape[1] - prompt_lengths - responses
 plot = lesson.plot("batch", "Your mask: only the middle of each row is learnt from", "position", "row")
