@@ -99,12 +99,15 @@ def case_json(given: Given, case: Case, expected: Outcome, outcomes: dict[str, O
 def refuse_twins(
     exercise: Exercise, cases: list[Case], expected: list[Outcome], outcomes: dict[str, list[Outcome]]
 ) -> None:
-    """Raise CourseError for a mistake that equals the right answer, or another mistake, on every case."""
+    """Raise CourseError for a mistake that does not run, or equals the right answer or another mistake."""
 
     def twins(a: list[Outcome], b: list[Outcome]) -> bool:
         return all(same(x, y, case) for x, y, case in zip(a, b, cases, strict=True))
 
     for key, got in outcomes.items():
+        broken = [outcome.problem for outcome in got if outcome.error in ("TypeError", "NameError")]
+        if broken:
+            raise CourseError(f"{exercise.name}: the mistake {key} does not run: {broken[0]}")
         if twins(got, expected):
             raise CourseError(f"{exercise.name}: no case tells the mistake {key} from the right answer")
     for (one, a), (other, b) in combinations(outcomes.items(), 2):

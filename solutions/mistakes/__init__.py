@@ -2,6 +2,7 @@
 
 from solutions.mistakes import (
     advantages,
+    kl,
     logprobs,
     margins,
     normalisation,
@@ -16,4 +17,4 @@ from solutions.mistakes.not_here import NOT_HERE
 
 __all__ = ["MISTAKES", "NOT_HERE", "Mistake", "mistakes_of"]
 
-TOPICS = (logprobs, sft, reward, preference, margins, advantages, surrogate, normalisation, sequence)
+TOPICS = (logprobs, kl, sft, reward, preference, margins, advantages, surrogate, normalisation, sequence)

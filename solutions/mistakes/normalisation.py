@@ -216,7 +216,7 @@ def kl_over_padding(lp, old, ref, adv, mask, eps, kl_coef, high, reduction):
 )
 def kl_token_mean(lp, old, ref, adv, mask, eps, kl_coef, high, reduction):
     return separate(
-        lp, old, ref, adv, mask, eps, kl_coef, high, lambda kl, m: kl.sum() / m.sum().clamp(min=1)
+        lp, old, ref, adv, mask, eps, kl_coef, high, reduction, lambda kl, m: kl.sum() / m.sum().clamp(min=1)
     )
 
 

@@ -124,3 +124,54 @@ def token_logprobs(logits: torch.Tensor, input_ids: torch.Tensor) -> torch.Tenso
     if width == 1:
         return logits[:, :0, 0]
     return torch.stack([torch.stack(line) for line in found])
+
+
+# ---------------------------------------------------------------- token_entropy
+def entropy_cases() -> list[Given]:
+    """From certainty to none."""
+    banned = rows([0.0, 0.0, -torch.inf], [1.0, -torch.inf, -torch.inf])[None]
+    return [
+        Given("one position, p = 0.9 and 0.1", {"logits": rows([2.1972246, 0.0])[None]}),
+        Given("uniform over four", {"logits": torch.zeros(1, 2, 4)}, tolerance=1e-5, floor=1e-6),
+        Given("two rows", {"logits": noise(21, 2, 3, 5, scale=2.0)}),
+        Given("one row", {"logits": noise(22, 1, 4, 3)}),
+        Given("as many rows as positions as words", {"logits": noise(23, 3, 3, 3)}),
+        Given("logits of a thousand", {"logits": rows([1000.0, 0.0], [-1000.0, -999.0])[None]}, 1e-4, 1e-6),
+        Given("words of probability zero", {"logits": banned}, floor=1e-6),
+        Given("inputs that are not contiguous", {"logits": noise(24, 2, 4, 3)}, layout="transposed"),
+        Given("inputs in bfloat16", in_bfloat16({"logits": noise(25, 2, 3, 4)}), tolerance=2e-2),
+    ]
+
+
+@oracle(
+    cases=entropy_cases,
+    inputs={"logits": {"kind": "normal", "shape": "BTV", "scale": 2.0}},
+    gradients=("logits",),
+    properties=(
+        ("repeatable", {}),
+        ("batch_order", {"rows": ["logits"], "result": "rows"}),
+        ("rows_alone", {"rows": ["logits"]}),
+        ("between", {"low": 0.0, "high": 2.0794415}),
+        (
+            "unchanged_by_shift",
+            {"together": ["logits"], "hint": "a constant added to all logits must change nothing"},
+        ),
+        *matter("logits"),
+        ("gradient_reaches", {}),
+        ("finite_when_huge", {"inputs": ["logits"], "factor": 1e4}),
+    ),
+)
+def token_entropy(logits: torch.Tensor) -> torch.Tensor:
+    """Shannon, 1948: the expected surprise, word by word; a word of probability 0 adds nothing."""
+    found = []
+    for row_of_logits in logits:
+        line = []
+        for position in row_of_logits:
+            total = zero()
+            for word in range(len(position)):
+                if position[word].item() != -torch.inf:
+                    surprise = -logprob(position, word)
+                    total = total + torch.exp(-surprise) * surprise
+            line.append(total)
+        found.append(torch.stack(line))
+    return torch.stack(found)
