@@ -142,12 +142,12 @@ lesson.show({"base": None, "AOT": run}, "After AOT")
 lesson.evaluate({"base": None, "AOT": run})
 
 # %% [markdown]
-# ## A broken run that looks whole: sorted against each other
+# ## A broken run: sorted against each other
 #
 # Sort one side upwards and the other downwards. It is one argument, and everything runs: the best chosen answer is
 # then held against the worst rejected one, and the worst chosen one against the best rejected one.
 #
-# **Predict:** how will the curves, the heaps and the win rate show it?
+# **Predict:** which of these matches can a model hope to win, and what will it do about the others?
 
 
 # %%
@@ -165,21 +165,21 @@ broken = lesson.train(
     on_tiny={"train_limit": 2000, "num_train_epochs": 1.0, "logging_steps": 1},
 )
 both = {"AOT": run, "sorted against each other": broken}
-lesson.curves(both, "loss", "The two losses stay close together", "loss", key="loss_both").mark(
+lesson.curves(both, "loss", "Sorted against each other, the loss stays near ln 2", "loss", key="loss_both").mark(
     0.6931, "ln 2"
 )
 
 # %%
-quantile_plot("quantiles_broken", "And so do the two heaps", both)
+quantile_plot("quantiles_broken", "The heaps hardly move apart", both)
 
 # %%
 lesson.evaluate({"base": None, **both})
 
 # %% [markdown]
-# Hardly at all. While $\beta\,(u - v)$ is small, $-\log\sigma$ is nearly a straight line, and the mean of a straight
-# line over all pairs does not depend on who is matched with whom. The matching matters where the line bends: with a
-# larger $\beta$, or after long training. So this slip lives for months in a code base, until somebody asks more of it.
-# On eight numbers and $\beta = 2$ it is plain at once, which is what the check does:
+# To gain on the worst chosen against the best rejected answer, the run must make both heaps narrow: it holds the model
+# where it was, and learns little else. How much the matching matters depends on $\beta$: while $\beta\,(u - v)$ is small,
+# $-\log\sigma$ is nearly a straight line, and the mean of a straight line does not depend on who is matched with whom.
+# With $\beta = 0.1$ this slip is invisible here, and lives for months in a code base until somebody asks more of it.
 
 # %%
 for name, function in (("yours", answers.aot_loss), ("sorted against each other", against_each_other)):
@@ -225,7 +225,7 @@ plot.line(range(1, len(losses) + 1), losses, "TRL").mark(0.6931, "ln 2")
 #
 # 1. By how much did AOT's loss on the eight numbers change from batches of eight to batches of one?
 # 2. Is there any quantile on the first quantile plot where the rejected heap is above the chosen one?
-# 3. By how much do the two losses differ on the eight numbers at $\beta = 2$, and by how much at the end of training?
+# 3. What did the wrong matching cost in the table, and which of the three scores suffered most?
 #
 # ## To read
 #
