@@ -6,6 +6,7 @@ from solutions.mistakes import (
     logprobs,
     margins,
     normalisation,
+    ppo,
     preference,
     reward,
     sequence,
@@ -17,4 +18,4 @@ from solutions.mistakes.not_here import NOT_HERE
 
 __all__ = ["MISTAKES", "NOT_HERE", "Mistake", "mistakes_of"]
 
-TOPICS = (logprobs, kl, sft, reward, preference, margins, advantages, surrogate, normalisation, sequence)
+TOPICS = (logprobs, kl, ppo, sft, reward, preference, margins, advantages, surrogate, normalisation, sequence)

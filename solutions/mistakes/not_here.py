@@ -39,6 +39,9 @@ NOT_HERE = {
     # dr_grpo_loss and gspo_loss
     "drgrpo_flag_inverted": "two functions, and no switch: tests/answers/test_dr_grpo_and_gspo.py",
     "gspo_ppo_clip_range": "clip_eps is given; its default: tests/training/test_online_methods.py",
+    # kl_shaped_rewards and ppo_value_loss
+    "missing_eos_penalty_ineffective": "the contract has no such penalty",
+    "value_targets_move": "returns are given, and frozen by the trainer: tests/training/test_ppo.py",
     # whatever the exercise
     "test_input_special_cased": "fresh draws at every check: tests/checks/test_recognisers.py",
     "rollout_policy_stale": "responses are drawn at every step: tests/training/test_online.py",

@@ -14,12 +14,12 @@ import torch
 from helpers.course.checks.draws import Draw
 from helpers.course.checks.exercise import Case, Exercise
 from helpers.course.checks.outcomes import Outcome, gradients_of, run, same
-from solutions.oracles import grpo, kl, logprobs, preference, reward, sequence, sft
+from solutions.oracles import grpo, kl, logprobs, ppo, preference, reward, sequence, sft
 from solutions.oracles.base import ORACLES, Given, Oracle, in_float64
 
 __all__ = ["ORACLES", "Oracle", "exercise_of", "right", "verify"]
 
-TOPICS = (logprobs, kl, sft, reward, preference, grpo, sequence)
+TOPICS = (logprobs, kl, ppo, sft, reward, preference, grpo, sequence)
 
 
 def right(oracle: Oracle, arguments: dict[str, Any]) -> Outcome:
@@ -36,9 +36,15 @@ def right(oracle: Oracle, arguments: dict[str, Any]) -> Outcome:
     ) in gradients.items():  # an oracle that takes nothing from an input has gradient 0 there
         like = torch.zeros_like(leaves[name]) if gradient is None else gradient
         gradients[name] = like.to(arguments[name].dtype)
-    if isinstance(value, torch.Tensor):
-        value = value.detach().float() if value.is_floating_point() else value
-    return Outcome(value, gradients)
+    return Outcome(as_contracted(value), gradients)
+
+
+def as_contracted(value: Any) -> Any:
+    """float64 as float32; a pair of results as a list, as the checks keep it."""
+    if isinstance(value, tuple):
+        return [as_contracted(part) for part in value]
+    floating = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.detach().float() if floating else value
 
 
 def exercise_of(oracle: Oracle) -> Exercise:

@@ -14,9 +14,9 @@ from solutions.oracles import ORACLES, verify
 ROOT = Path(__file__).resolve().parents[2]
 EVERY = pytest.mark.parametrize("name", sorted(ORACLES))
 # The others are for trainers, for lesson text, or for exercises to come.
-TOPICS = """shifted_logprobs completion_mask masked_reduction sft_loss reward_pooling bradley_terry ipo aot entropy
-pair_accuracy dpo group_advantages grpo_surrogate loss_normalisation kl_estimator perplexity
-dr_grpo gspo meta_test_gaming"""
+TOPICS = """shifted_logprobs completion_mask masked_reduction sft_loss perplexity reward_pooling bradley_terry
+pair_accuracy dpo ipo aot group_advantages grpo_surrogate loss_normalisation dr_grpo gspo kl_estimator entropy
+ppo_reward ppo_value meta_test_gaming"""
 
 
 @EVERY

@@ -66,6 +66,11 @@ def shapes_of(case: Case) -> str:
 
 def wrong_kind(value: Any, expected: Any, case: Case) -> str | None:
     """A result of the wrong type, shape, dtype or device."""
+    if isinstance(expected, list):
+        if not isinstance(value, list) or len(value) != len(expected):
+            return f"it returns {described(value)}; expected are {len(expected)} results"
+        parts = zip(value, expected, strict=True)
+        return next(filter(None, (wrong_kind(a, b, case) for a, b in parts)), None)
     if not isinstance(expected, torch.Tensor):
         if is_number(expected) and not is_number(value):
             return f"it returns {described(value)}; expected is a Python float (.item() makes one)"

@@ -101,7 +101,14 @@ def run(function: Callable[..., Any], exercise: Exercise, case: Case) -> Outcome
         gradients = {} if changed else gradients_of(value, wanted)
     except (Exception, SystemExit) as problem:
         return Outcome(error=type(problem).__name__, problem=problem)
-    return Outcome(value.detach() if isinstance(value, torch.Tensor) else value, gradients, changed=changed)
+    return Outcome(detached(value), gradients, changed=changed)
+
+
+def detached(value: Any) -> Any:
+    """A result without its graph; a tuple of results as a list, as it is in JSON."""
+    if isinstance(value, tuple):
+        return [detached(part) for part in value]
+    return value.detach() if isinstance(value, torch.Tensor) else value
 
 
 def gradients_of(value: Any, leaves: dict[str, torch.Tensor]) -> dict[str, torch.Tensor | None]:
@@ -141,6 +148,8 @@ def same_value(a: Any, b: Any, case: Case) -> bool:
         if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
             return False
         return close(a, b, case)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(same_value(x, y, case) for x, y in zip(a, b, strict=True))
     if is_number(a) and is_number(b):
         return close(torch.tensor(float(a)), torch.tensor(float(b)), case)
     return type(a) is type(b) and not isinstance(a, torch.Tensor) and a == b

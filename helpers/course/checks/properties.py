@@ -53,7 +53,9 @@ def copy(value: Any) -> Any:
 
 
 def as_numbers(value: Any) -> torch.Tensor:
-    """A result as a float64 tensor."""
+    """A result as a float64 tensor; several results side by side on a last axis."""
+    if isinstance(value, (tuple, list)):
+        return torch.stack([as_numbers(part) for part in value], dim=-1)
     return torch.as_tensor(value).detach().double()
 
 
