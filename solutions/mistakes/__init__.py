@@ -2,6 +2,7 @@
 
 from solutions.mistakes import (
     advantages,
+    credit,
     kl,
     logprobs,
     margins,
@@ -18,4 +19,17 @@ from solutions.mistakes.not_here import NOT_HERE
 
 __all__ = ["MISTAKES", "NOT_HERE", "Mistake", "mistakes_of"]
 
-TOPICS = (logprobs, kl, ppo, sft, reward, preference, margins, advantages, surrogate, normalisation, sequence)
+TOPICS = (
+    logprobs,
+    kl,
+    credit,
+    ppo,
+    sft,
+    reward,
+    preference,
+    margins,
+    advantages,
+    surrogate,
+    normalisation,
+    sequence,
+)

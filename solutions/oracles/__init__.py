@@ -14,12 +14,12 @@ import torch
 from helpers.course.checks.draws import Draw
 from helpers.course.checks.exercise import Case, Exercise
 from helpers.course.checks.outcomes import Outcome, gradients_of, run, same
-from solutions.oracles import grpo, kl, logprobs, ppo, preference, reward, sequence, sft
+from solutions.oracles import credit, grpo, kl, logprobs, ppo, preference, reward, sequence, sft
 from solutions.oracles.base import ORACLES, Given, Oracle, in_float64
 
 __all__ = ["ORACLES", "Oracle", "exercise_of", "right", "verify"]
 
-TOPICS = (logprobs, kl, ppo, sft, reward, preference, grpo, sequence)
+TOPICS = (logprobs, kl, credit, ppo, sft, reward, preference, grpo, sequence)
 
 
 def right(oracle: Oracle, arguments: dict[str, Any]) -> Outcome:

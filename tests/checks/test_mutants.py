@@ -10,6 +10,7 @@ from helpers.course.checks import check
 from solutions.oracles import ORACLES
 from tests.checks.mutants import exchanged, mutants
 
+NO_HOLES = "padding is 0 by then; a mask with holes would tell, and the contract has none"
 # Changes that change nothing, with the reason.
 EQUIVALENT = {
     ("group_advantages", "centred.masked_fill(equal, 0.0) -> centred"): (
@@ -31,6 +32,15 @@ EQUIVALENT = {
     ("dr_grpo_loss", "torch.where(keep, logprobs - ref_logprobs, 0.0) -> logprobs - ref_logprobs"): (
         "per_token is masked again, as in grpo_loss"
     ),
+    ("gae", "torch.where(keep[:, t], advantage, next_advantage) -> advantage"): NO_HOLES,
+    ("gae", "torch.where(keep[:, t], values[:, t], next_value) -> values[:, t]"): NO_HOLES,
+    (
+        "gae",
+        "torch.where(keep, advantages + values, 0.0) -> advantages + values",
+    ): "both are 0 outside already",
+    ("gae", "torch.where(keep, rewards, 0.0) -> rewards"): "columns are masked again",
+    ("gae", "torch.where(keep, values, 0.0) -> values"): "columns and returns are masked again",
+    ("whiten", "kept.std().clamp(min=1e-12) -> kept.std()"): "equal entries have been dealt with before",
     ("sft_loss", "-1 -> 1"): "the last axis of a matrix is axis 1",
 }
 
