@@ -119,3 +119,18 @@ def test_a_fingerprint_sees_what_a_function_does_and_not_how_it_is_explained(tmp
         assert marks(tmp_path, same) == first
     for other in (("* SCALE", "+ SCALE"), ("SCALE = 2", "SCALE = 3"), ("x / 2", "x / 3")):
         assert marks(tmp_path, text.replace(*other)) != first
+
+
+# ---------------------------------------------------------------------- without the reference answers
+def test_in_the_student_kit_measures_have_stand_ins_and_losses_have_none():
+    answers = load_answers("no_such_answers", fallback="no_such_answers")
+    assert answers.win_rate(["win", "tie"]) == 0.75
+    with pytest.raises(CourseError, match="dpo_loss"):
+        answers.dpo_loss()
+
+
+def test_in_the_student_kit_a_learners_file_is_completed_by_stand_ins(tmp_path):
+    (tmp_path / "mine.py").write_text("def win_rate(verdicts):\n    return 1.0\n")
+    answers = load_answers(str(tmp_path / "mine.py"), fallback="no_such_answers")
+    assert answers.win_rate(["loss"]) == 1.0, "the learner's own goes first"
+    assert answers.combine_orders(["A"], ["B"]) == ["win"]
