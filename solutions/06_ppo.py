@@ -130,7 +130,8 @@ a_few_batches("near", "Near the reference k1 is mostly noise")
 a_few_batches("far", "Far from it k2 is wrong; k3 is right and quiet")
 
 # %% [markdown]
-# So $k_3$ is what the training logs. In the *reward* PPO charges $k_1$, the definition: there it is only a number, and
+# Near the reference $k_2$ and $k_3$ are the same and spread a twentieth as much as $k_1$; far from it $k_2$ is wrong by
+# half. So $k_3$ is what the training logs. In the *reward* PPO charges $k_1$, the definition: there it is only a number, and
 # its noise averages out. As a term of a *loss* $k_1$ would be worthless: the gradient of
 # $\log\pi-\log\pi_{\mathrm{ref}}$ does not know the reference, and is zero on average.
 #
@@ -486,8 +487,8 @@ print(f"largest difference: {difference.item():.1e}")
 #
 # ## Train
 #
-# Each step: 64 answers, scored; charges, advantages and returns from your functions; then an update of policy and
-# value for every 32 answers.
+# Each step (on `tiny`): 64 answers, scored; charges, advantages and returns from your functions; then an update of
+# policy and value for every 32 answers.
 #
 # **Predict:** the value model starts as the reward model. How much of the returns does it explain at step 1?
 
@@ -578,9 +579,9 @@ Table(
 )
 
 # %% [markdown]
-# Look at the last two columns: a score of 1 is not a price of 1. The first changes of the policy, such as dropping an
-# empty phrase, gain much for few nats, so prices of 0.01 and 0.1 hardly stop them; at 1 most of them are no longer
-# worth it. Where training would end is known (lesson 03): $\pi \propto \pi_{\mathrm{ref}}\,e^{r/\beta}$. A small
+# $\beta$ is in points of score per nat, so its right size depends on the reward model. The first changes of the policy,
+# such as dropping an empty phrase, gain much for few nats: on `tiny` prices of 0.01 and 0.1 hardly matter to them, and
+# at 1 most are no longer worth it. Where training would end is known (lesson 03): $\pi \propto \pi_{\mathrm{ref}}\,e^{r/\beta}$. A small
 # $\beta$ puts that place far away, and then the number of steps is the leash.
 #
 # ## A broken run: the score paid on every token
