@@ -39,7 +39,7 @@ def notebook(tmp_path, *cells):
         ("x = 1 / 0\n", "line 1: ZeroDivisionError"),
         ("def f(): pass\0", "null bytes"),
         (b"\xff\xfe", "cannot be read"),
-        ("", "none of the exercises' functions; they are approx_kl"),
+        ("", "none of the exercises' functions; they are aot_loss"),
         ("def dpo_los(): pass\n", "is dpo_los meant to be dpo_loss"),
         ("dpo_loss = 3\n", r"dpo_loss is an int \(3\), not a function"),
     ],
