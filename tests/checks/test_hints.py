@@ -124,6 +124,16 @@ def test_an_unknown_exercise_names_the_close_ones() -> None:
         check("x", answers.dpo_loss)
 
 
+def test_a_pair_of_results_is_looked_at_one_by_one() -> None:
+    def halved(*given: Any) -> Any:
+        advantages, returns = answers.gae(*given)
+        return advantages, returns[:, :0]
+
+    assert "it returns a float" in hint_of("gae", lambda *given: 3.0)
+    assert "the shape of the result is" in hint_of("gae", halved)
+    assert check("gae", lambda *given: list(answers.gae(*given)), quiet=True).passed
+
+
 def test_two_slips_at_once_are_told_apart_from_nothing() -> None:
     """A known mistake in half precision is named with caution."""
     body = "return -F.logsigmoid(beta * (policy_chosen - policy_rejected)).mean()"

@@ -67,7 +67,7 @@ def shapes_of(case: Case) -> str:
 def wrong_kind(value: Any, expected: Any, case: Case) -> str | None:
     """A result of the wrong type, shape, dtype or device."""
     if isinstance(expected, list):
-        if not isinstance(value, list) or len(value) != len(expected):
+        if not isinstance(value, (list, tuple)) or len(value) != len(expected):
             return f"it returns {described(value)}; expected are {len(expected)} results"
         parts = zip(value, expected, strict=True)
         return next(filter(None, (wrong_kind(a, b, case) for a, b in parts)), None)

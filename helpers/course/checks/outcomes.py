@@ -105,9 +105,9 @@ def run(function: Callable[..., Any], exercise: Exercise, case: Case) -> Outcome
 
 
 def detached(value: Any) -> Any:
-    """A result without its graph; a tuple of results as a list, as it is in JSON."""
+    """A result, or each of several, without its graph."""
     if isinstance(value, tuple):
-        return [detached(part) for part in value]
+        return tuple(detached(part) for part in value)
     return value.detach() if isinstance(value, torch.Tensor) else value
 
 
@@ -148,7 +148,7 @@ def same_value(a: Any, b: Any, case: Case) -> bool:
         if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
             return False
         return close(a, b, case)
-    if isinstance(a, list) and isinstance(b, list):
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(same_value(x, y, case) for x, y in zip(a, b, strict=True))
     if is_number(a) and is_number(b):
         return close(torch.tensor(float(a)), torch.tensor(float(b)), case)
