@@ -14,7 +14,7 @@ BOX = "border-left:4px solid {colour};padding:4px 10px;margin:4px 0;white-space:
 
 
 def check(name: str, fn: Any, *, quiet: bool = False, timeout: float | None = 20) -> CheckResult:
-    """Check a learner's function against an exercise, and print one line.
+    """Check a learner's function against an exercise, and print one line; what the function prints is dropped.
 
     Args:
         name: the exercise, such as "dpo_loss".
@@ -50,7 +50,7 @@ def line(result: CheckResult) -> str:
 
 def html(result: CheckResult) -> str:
     """A result as one escaped line of HTML."""
-    colour, word = (GOOD, "passed") if result.passed else (BAD, "not yet")
+    colour, word = (GOOD, "passed") if result.passed else (BAD, "not yet.")
     head = Markup('<div style="{}"><b style="color:{}">{}: {}</b>').format(
         BOX.format(colour=colour), colour, result.name, word
     )
