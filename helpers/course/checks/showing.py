@@ -14,7 +14,7 @@ BOX = "border-left:4px solid {colour};padding:4px 10px;margin:4px 0;white-space:
 
 
 def check(name: str, fn: Any, *, quiet: bool = False, timeout: float | None = 20) -> CheckResult:
-    """Check a learner's function against an exercise, and print one line; what the function prints is dropped.
+    """Check a learner's function against an exercise and print one line; what it prints itself is dropped.
 
     Args:
         name: the exercise, such as "dpo_loss".
