@@ -27,7 +27,7 @@ from helpers.course.plots import Series, read_metrics
 from helpers.course.stages import run_stage, trainer_of
 from helpers.course.stand_ins import STAND_INS
 from helpers.errors import CourseError
-from helpers.files import find_data
+from helpers.files import find_data, read_json
 from helpers.guard import Guarded, guarded
 from helpers.judging.evaluate import compare_policies
 from helpers.judging.gold import gold_scores
@@ -171,6 +171,12 @@ class Lesson:
     def metrics(self, run: RunResult) -> dict[str, Series]:
         """The columns of a run's metrics.csv, each with `steps` and `values`."""
         return read_metrics(run.run_dir / "metrics.csv")
+
+    @staticmethod
+    def settings(run: RunResult, *names: str) -> str:
+        """What a run was trained with, for instance "beta 0.5, learning_rate 0.002"."""
+        config = read_json(run.run_dir / "config.json")
+        return ", ".join(f"{name} {config[name]}" for name in names)
 
     # ------------------------------------------------------------------ models
     def fresh_base(self) -> Any:
