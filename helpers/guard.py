@@ -215,15 +215,28 @@ def described(value: Any) -> str:
         return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}{cut_off}"
     if value is None or value is ...:
         return str(value)
-    text = repr(value)
+    text = safely(repr, value)
     kind = type(value).__name__
     name = f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
     return f"{name} ({text})" if len(text) <= 40 and isinstance(value, (int, float, str)) else name
 
 
+def safely(spell: Callable[[Any], str], value: Any) -> str:
+    """`repr` or `str` of a value whose own method may raise; then nothing."""
+    try:
+        return spell(value)
+    except Exception:
+        return ""
+
+
+def words_of(problem: BaseException) -> str:
+    """The first line of an exception's message."""
+    return safely(str, problem).strip().split("\n")[0]
+
+
 def problem_in(function: Callable[..., Any], problem: BaseException) -> str:
     """The exception, and the line of the learner's file that it comes from."""
-    words = f"{type(problem).__name__}: {problem}".strip().removesuffix(":").split("\n")[0][:300]
+    words = f"{type(problem).__name__}: {words_of(problem)}".strip().removesuffix(":")[:300]
     file = code_file(function)
     lines = [frame.lineno for frame in traceback.extract_tb(problem.__traceback__) if frame.filename == file]
     return words + (f" ({file} line {lines[-1]})" if lines else defined_at(function))

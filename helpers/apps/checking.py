@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, field
 
 from helpers.apps.flags import parse, take_flag
@@ -27,6 +28,8 @@ def check_exercises(words: list[str]) -> int:
     places = [word for word in rest if not word.startswith("-")]
     flags = [word for word in rest if word.startswith("-")]
     config = parse(CheckConfig, flags + (["--timeout", timeout] if timeout else []), "check")
+    if not 0 <= config.timeout < math.inf:  # NaN is neither
+        raise CourseError(f"check: --timeout is {config.timeout:g}; give seconds, or 0 for no limit")
     if len(places) not in (1, 2):
         raise CourseError(f"check needs a file, and at most one exercise before it\n{USAGE}")
     name = places[0] if len(places) == 2 and places[0] != "all" else None

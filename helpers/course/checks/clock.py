@@ -12,6 +12,8 @@ from typing import Any
 
 from helpers.guard import code_file
 
+LONGEST = 1e6  # seconds; timers take no more than some years
+
 
 class TimeUp(BaseException):
     """Not an Exception, so that `except Exception` in the learner's loop does not swallow it."""
@@ -21,7 +23,7 @@ class TimeUp(BaseException):
 def time_limit(seconds: float | None) -> Iterator[None]:
     """Raise TimeUp after `seconds`; no limit outside the main thread, or on a system without such a timer."""
     in_main = threading.current_thread() is threading.main_thread()
-    if not seconds or not in_main or not hasattr(signal, "setitimer"):
+    if not seconds or seconds <= 0 or not in_main or not hasattr(signal, "setitimer"):
         yield
         return
 
@@ -29,7 +31,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         raise TimeUp
 
     before = signal.signal(signal.SIGALRM, ring)
-    remaining, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
+    remaining, interval = signal.setitimer(signal.ITIMER_REAL, min(seconds, LONGEST))
     try:
         yield
     finally:

@@ -6,8 +6,8 @@ import functools
 import inspect
 import io
 import warnings
-from collections.abc import Callable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,8 @@ from helpers.course.checks.draws import Draw
 from helpers.course.checks.exercise import Case, Exercise, load
 from helpers.course.checks.misuse import misuse, raised, unwritten
 from helpers.course.checks.outcomes import Outcome, misfit, run, same, same_value, wrong_gradients
-from helpers.course.checks.properties import PROPERTIES, SOMETIMES, Probe
+from helpers.course.checks.properties import PROPERTIES, SOMETIMES, Probe, Unlike
+from helpers.course.checks.state import chance_kept, settings_kept
 from helpers.guard import described
 
 ROUNDS = 2  # fresh draws for a property
@@ -43,7 +44,13 @@ def exercise_named(name: str) -> Exercise:
 
 
 def decide(name: str, function: Any, timeout: float | None) -> CheckResult:
-    """Check one function. KeyError for an unknown exercise."""
+    """Check one function; what it sets for the whole process is put back. KeyError: unknown exercise."""
+    with chance_kept(), settings_kept():
+        return decided(name, function, timeout)
+
+
+def decided(name: str, function: Any, timeout: float | None) -> CheckResult:
+    """Check one function, in torch's default settings."""
     exercise = exercise_named(name)
     if not callable(function) or inspect.isclass(function):
         kind = "a class" if inspect.isclass(function) else described(function)
@@ -51,8 +58,7 @@ def decide(name: str, function: Any, timeout: float | None) -> CheckResult:
     if problem := misfit(function, exercise):
         return CheckResult(name, False, None, problem)
     try:
-        with time_limit(timeout), redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with time_limit(timeout), silence():
             return verdict(exercise, function)
     except TimeUp as problem:
         return stopped(
@@ -60,6 +66,15 @@ def decide(name: str, function: Any, timeout: float | None) -> CheckResult:
         )
     except KeyboardInterrupt as problem:
         return stopped(name, function, problem, "it was interrupted")
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Drop what a function prints, and its warnings."""
+    nowhere = io.StringIO()
+    with redirect_stdout(nowhere), redirect_stderr(nowhere), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def stopped(name: str, function: Any, problem: BaseException, words: str) -> CheckResult:
@@ -130,7 +145,11 @@ def tried(probe: Probe, name: str, parameters: dict[str, Any]) -> str | None:
         given = Draw().arguments(probe.exercise.inputs)
         try:
             hint = PROPERTIES[name](probe, given, **parameters)
-        except (Exception, SystemExit) as problem:
+        except (TimeUp, KeyboardInterrupt):
+            raise
+        except Unlike as problem:
+            return str(problem)
+        except BaseException as problem:
             return raised(probe.function, problem, Case("fresh inputs", given, {}))
         if bool(hint) != (name in SOMETIMES):
             return hint

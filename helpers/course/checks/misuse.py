@@ -10,8 +10,8 @@ import torch
 
 from helpers.course.checks.clock import line_in
 from helpers.course.checks.exercise import Case, Exercise
-from helpers.course.checks.outcomes import Outcome, is_number
-from helpers.guard import code_file, described
+from helpers.course.checks.outcomes import Outcome, is_number, is_special
+from helpers.guard import code_file, described, words_of
 
 SHAPE_WORDS = ("size", "shape", "dimension", "broadcast", "expand", "view")
 CUT_OFF = ".detach(), .item(), torch.tensor(...), torch.no_grad() or a comparison cuts it off"
@@ -45,7 +45,7 @@ def raised(function: Callable[..., Any], problem: BaseException, case: Case) -> 
     """An exception in words, with the learner's line."""
     line = line_in(function, problem)
     where = f", {line}" if line else ""
-    words = str(problem).strip().split("\n")[0][:200]
+    words = words_of(problem)[:200]
     if isinstance(problem, SystemExit):
         return f"it stops the program (exit){where}: return a value instead"
     shapes = isinstance(problem, (RuntimeError, IndexError, ValueError))
@@ -79,6 +79,8 @@ def wrong_kind(value: Any, expected: Any, case: Case) -> str | None:
     if not isinstance(value, torch.Tensor):
         more = f" ({CUT_OFF})" if is_number(value) else ""
         return f"it returns {described(value)}; expected is {shape}{more}"
+    if is_special(value):
+        return f"it returns a nested or sparse tensor; expected is {shape}, a plain one"
     if value.shape != expected.shape:
         return (
             f"the shape of the result is {tuple(value.shape)}, and should be {tuple(expected.shape)}"

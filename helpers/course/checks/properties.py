@@ -14,6 +14,7 @@ import torch
 
 from helpers.course.checks.exercise import SPELLED, Exercise
 from helpers.course.checks.outcomes import call
+from helpers.guard import described
 
 Arguments = dict[str, Any]
 LOOSE = 1e-4  # of float32 arithmetic in another order
@@ -43,6 +44,10 @@ class Probe:
         return {name: torch.zeros_like(leaves[name]) if g is None else g for name, g in pairs}
 
 
+class Unlike(Exception):
+    """A result without numbers: its message is the hint."""
+
+
 def copy(value: Any) -> Any:
     """A tensor's or list's copy."""
     return (
@@ -56,7 +61,11 @@ def as_numbers(value: Any) -> torch.Tensor:
     """A result as a float64 tensor; several results side by side on a last axis."""
     if isinstance(value, (tuple, list)):
         return torch.stack([as_numbers(part) for part in value], dim=-1)
-    return torch.as_tensor(value).detach().double()
+    try:
+        return torch.as_tensor(value).detach().cpu().double()
+    except (RuntimeError, TypeError, ValueError):
+        more = ": does every path through it end in a return?" if value is None else ", not numbers"
+        raise Unlike(f"it returns {described(value)}{more}") from None
 
 
 def equal(a: torch.Tensor, b: torch.Tensor, tolerance: float = LOOSE) -> bool:
