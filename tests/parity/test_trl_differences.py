@@ -14,8 +14,10 @@ from helpers.training.algorithms import arguments
 from helpers.training.configs import OnlineConfig, PreferenceConfig, RewardConfig
 from helpers.training.preference import train_preference
 from helpers.training.reward import build_reward_model, train_reward_model
+from helpers.training.rollouts import passes
 from helpers.training.setup import add_policy
 from tests.answers.numerics import near
+from tests.parity.replay import our_run, replay_trainer
 from tests.parity.trainers import (
     copy_adapter,
     dpo_trainer,
@@ -168,3 +170,26 @@ def test_a_cut_off_response_leaves_the_mean_where_trl_counts_it_as_zero(configur
     micro = SimpleNamespace(**{**given, "batch": SimpleNamespace(mask=given["mask"]), "taught": taught})
     ours = answers.grpo_loss(*arguments(given["logprobs"], micro, OnlineConfig(clip_eps=0.2, kl_coef=0.04)))
     near(ours * 3 / 5, theirs)
+
+
+@pytest.mark.filterwarnings("ignore:You are using 'rollout_func'")
+def test_siblings_stay_in_one_minibatch_where_trl_shuffles_responses(
+    configure: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a rollout is cut into several updates; one update of all of it does not see the order."""
+    batch = {"per_device_train_batch_size": 4, "group_size": 4, "minibatch_size": 8, "max_steps": 1}
+    config = configure(OnlineConfig, num_epochs=1, min_new_tokens=1, **batch)
+    cut: list[list[int]] = []
+
+    def watched(rollout: Any, *rest: Any) -> Any:
+        cut.extend(micro.places.tolist() for window in rollout.windows for micro in window)
+        return passes(rollout, *rest)
+
+    monkeypatch.setattr("helpers.training.online.passes", watched)
+    _, recorder = our_run(config, monkeypatch)
+    trainer = replay_trainer(config, recorder, steps_per_generation=2)
+    trainer.model.train()
+    trainer._prepare_inputs([{"prompt": "any"}] * 16)
+    theirs = [batch["prompt_ids"].unique(dim=0, return_counts=True)[1] for batch in trainer._buffered_inputs]
+    assert [len({place // 4 for place in places}) for places in cut] == [2, 2]  # two whole groups of 4
+    assert len(theirs) == 2 and all(len(counts) > 2 for counts in theirs)
