@@ -134,6 +134,101 @@ def test_as_a_loss_k1_knows_nothing_of_the_reference_and_k2_has_the_true_gradien
     near(expected_gradient("k3", reference), backwards, 1e-4)  # GRPO's term pulls like KL(reference ‖ policy)
 
 
+# ---------------------------------------------------------------- responses of two words out of four
+WORDS = 4
+SEQUENCES = torch.cartesian_prod(torch.arange(WORDS), torch.arange(WORDS))  # all 16, (16, 2)
+
+
+def tables(seed: int, spread: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits of the first word (4,) and of the second after each first (4, 4), float64."""
+    return random(WORDS, seed=seed, scale=spread), random(WORDS, WORDS, seed=seed + 10, scale=spread)
+
+
+def token_logprobs(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Of both words of every sequence; (16, 2)."""
+    a, b = SEQUENCES.unbind(dim=1)
+    return torch.stack([first.log_softmax(0)[a], second.log_softmax(1)[a, b]], dim=1)
+
+
+def sequence_kl(policy: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """Σ over whole sequences of π (log π − log π_ref)."""
+    whole, other = policy.sum(dim=1), reference.sum(dim=1)
+    return (whole.exp() * (whole - other)).sum()
+
+
+def each_sequence(policy: torch.Tensor, reference: torch.Tensor, estimator: str) -> torch.Tensor:
+    """Twice the token mean: the estimate from each sequence as the only sample; (16,)."""
+    both = torch.ones(1, 2, dtype=torch.bool)
+    pairs = zip(policy, reference, strict=True)
+    return torch.stack([2 * approx_kl(p[None], r[None], both, estimator) for p, r in pairs])
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.0, 2.0])
+@pytest.mark.parametrize("estimator", ["k1", "k3"])
+def test_over_all_sequences_the_tokens_estimates_add_up_to_the_divergence_of_sequences(
+    estimator: str, spread: float
+) -> None:
+    """The chain rule: KL of sequences is the expected sum of the KLs of their next words."""
+    policy, reference = (token_logprobs(*tables(seed, spread)) for seed in (0, 1))
+    weight = policy.sum(dim=1).exp()
+    near(weight.sum(), 1.0)
+    near((weight * each_sequence(policy, reference, estimator)).sum(), sequence_kl(policy, reference), 1e-5)
+
+
+def test_k2_is_off_by_the_third_order_of_the_distance() -> None:
+    """At half the distance the divergence is a quarter, and what k2 misses an eighth."""
+
+    def at(distance: float) -> tuple[float, float]:
+        start, move = tables(0), tables(1)
+        policy = token_logprobs(*start)
+        reference = token_logprobs(*(x + distance * y for x, y in zip(start, move, strict=True)))
+        exact = sequence_kl(policy, reference)
+        k2 = (policy.sum(dim=1).exp() * each_sequence(policy, reference, "k2")).sum()
+        return float(exact), float(k2 - exact)
+
+    (kl, missed), (kl_half, missed_half) = at(0.2), at(0.1)
+    assert kl / kl_half == pytest.approx(4, rel=0.15)
+    assert missed / missed_half == pytest.approx(8, rel=0.15)
+    assert abs(at(2.0)[1]) > 0.1
+
+
+def test_a_sequence_that_the_reference_prefers_counts_negative_in_k1_and_positive_in_k3() -> None:
+    policy, reference = (token_logprobs(*tables(seed)) for seed in (0, 1))
+    preferred = policy.sum(dim=1) < reference.sum(dim=1)
+    k1, k3 = (each_sequence(policy, reference, name) for name in ("k1", "k3"))
+    assert 0 < preferred.sum() < len(preferred)
+    assert torch.equal(k1 < 0, preferred) and (k3 > 0).all()
+    near(each_sequence(reference, policy, "k1"), -k1)
+
+
+def test_over_sequences_k1_as_a_loss_has_no_gradient_and_k2_that_of_each_word_alone() -> None:
+    """k2 a token knows what its own word costs, not which second words the first leads to: to charge that is
+    what PPO's per-token rewards, with k1 in the return-to-go, are for."""
+    start, reference = tables(0), token_logprobs(*tables(1))
+    weight = token_logprobs(*start).sum(dim=1).exp()
+
+    def expected(estimator: str, place: int) -> torch.Tensor:
+        def loss(x: torch.Tensor) -> torch.Tensor:
+            logp = token_logprobs(*(x if i == place else y.float() for i, y in enumerate(start)))
+            return (weight.float() * each_sequence(logp, reference.float(), estimator)).sum()
+
+        return gradient_of(loss, start[place])
+
+    def true(place: int) -> torch.Tensor:
+        def divergence(x: torch.Tensor) -> torch.Tensor:
+            logp = token_logprobs(*(x if i == place else y for i, y in enumerate(start)))
+            return sequence_kl(logp, reference)
+
+        return finite_difference(divergence, start[place])
+
+    for place in (0, 1):
+        near(expected("k1", place), 0.0)
+        assert true(place).abs().max() > 0.05
+    near(expected("k2", 1), true(1), 1e-4)
+    alone = finite_difference(lambda x: exact_kl(x.log_softmax(0), tables(1)[0].log_softmax(0)), start[0])
+    separates("what the first word leads to", expected("k2", 0), alone, true(0), 1e-4)
+
+
 def test_masked_places_may_hold_nan_or_infinity() -> None:
     mask = torch.tensor([[True, False, False, False]])
     for rubbish in (math.nan, math.inf, -math.inf):
