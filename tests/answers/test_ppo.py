@@ -168,6 +168,41 @@ def test_gae_reads_nothing_in_the_padding() -> None:
         near(ours, clean)
 
 
+@MASKS
+def test_a_reward_and_a_value_move_the_advantages_before_them_by_powers_of_gamma_lam(
+    mask: torch.Tensor,
+) -> None:
+    """The derivatives of all advantages together, by finite differences of the definition."""
+    rewards, values, weight = random(B, T), random(B, T, seed=1), random(B, T, seed=2)
+
+    def ours(r: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return (weight.float() * gae(r, v, mask, 0.9, 0.8)[0]).sum()
+
+    def oracle(r: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return (weight * gae_by_definition(r, v, mask, 0.9, 0.8)[0]).sum()
+
+    to_rewards = finite_difference(lambda x: oracle(x, values), rewards)
+    to_values = finite_difference(lambda x: oracle(rewards, x), values)
+    near(gradient_of(lambda x: ours(x, values), rewards), to_rewards, 1e-4)
+    near(gradient_of(lambda x: ours(rewards, x), values), to_values, 1e-4)
+    last = row(0, 0, 1)
+    advantages = gae(last, 0 * last, torch.ones(1, 3).bool(), 0.9, 0.8)[0]
+    near(advantages, row(0.72**2, 0.72, 1))
+
+
+def test_with_lam_1_a_wrong_value_moves_its_own_advantage_alone_and_below_1_those_before_it_too() -> None:
+    """Why lam 1 has no bias, whatever the values: they are a baseline and nothing else."""
+    rewards, values = random(B, T), random(B, T, seed=1)
+    wrong = values.clone()
+    wrong[:, 3] += 1.0
+
+    def shift(lam: float) -> torch.Tensor:
+        return gae(rewards, wrong, ALL, 1.0, lam)[0] - gae(rewards, values, ALL, 1.0, lam)[0]
+
+    near(shift(1.0), row(0, 0, 0, -1, 0, 0))
+    near(shift(0.5), row(0.125, 0.25, 0.5, -1, 0, 0))
+
+
 # ---------------------------------------------------------------- whiten
 @MASKS
 @pytest.mark.parametrize("scale", [1e-5, 1.0, 1e5])
@@ -198,6 +233,22 @@ def test_whitening_ignores_shift_and_scale_and_keeps_the_order() -> None:
     assert torch.equal(x[LEFT].argsort(), whiten(x, LEFT)[LEFT].argsort())
 
 
+@MASKS
+def test_whitening_equals_the_definition_and_its_derivative_the_finite_difference(mask: torch.Tensor) -> None:
+    """Training takes no gradient here; the derivative tells a formula from one that agrees at a point."""
+    x, weight = random(B, T), random(B, T, seed=1)
+
+    def by_hand(y: torch.Tensor) -> torch.Tensor:
+        kept = [float(v) for v in y[mask]]
+        mean = sum(kept) / len(kept)
+        deviation = math.sqrt(sum((v - mean) ** 2 for v in kept) / (len(kept) - 1))
+        return torch.where(mask, (y.double() - mean) / deviation, 0.0)
+
+    near(whiten(x, mask), by_hand(x))
+    wanted = finite_difference(lambda y: (weight * by_hand(y)).sum(), x)
+    near(gradient_of(lambda y: (weight.float() * whiten(y, mask)).sum(), x), wanted, 1e-4)
+
+
 # ---------------------------------------------------------------- ppo_policy_loss
 def policy_loss_by_hand(
     logp: torch.Tensor, old: torch.Tensor, worth: torch.Tensor, mask: torch.Tensor, low: float, high: float
@@ -224,10 +275,12 @@ def test_the_policy_loss_is_the_mean_clipped_surrogate_over_all_tokens(
 
 
 @MASKS
-def test_the_policy_gradient_is_the_finite_difference(mask: torch.Tensor) -> None:
+@pytest.mark.parametrize("high", [None, 0.28])
+def test_the_policy_gradient_is_the_finite_difference(mask: torch.Tensor, high: float | None) -> None:
     logp, old, worth = (random(B, T, seed=seed, scale=0.4) for seed in (3, 4, 5))
-    wanted = finite_difference(lambda x: policy_loss_by_hand(x, old, worth, mask, 0.2, 0.2), logp)
-    near(gradient_of(lambda x: ppo_policy_loss(x, old, worth, mask, 0.2), logp), wanted, 1e-4)
+    top = 0.2 if high is None else high
+    wanted = finite_difference(lambda x: policy_loss_by_hand(x, old, worth, mask, 0.2, top), logp)
+    near(gradient_of(lambda x: ppo_policy_loss(x, old, worth, mask, 0.2, high), logp), wanted, 1e-4)
 
 
 def test_on_policy_the_loss_is_minus_the_mean_advantage_and_its_gradient_is_not_zero() -> None:
