@@ -458,3 +458,35 @@ def test_nothing_that_is_shipped_holds_a_line_of_an_answer(real):
     telling = telling_lines(real)
     assert len(telling) > 50
     assert {real.shown(path): found for path in shipped(real) if (found := leaks_in(path, telling))} == {}
+
+
+@pytest.mark.parametrize("output", [{}, {"output_type": "error"}])
+def test_a_notebook_with_a_torn_output_is_no_notebook(kit, output):
+    notebook = json.loads(kit.instructor(LESSON).read_text(encoding="utf-8"))
+    next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")["outputs"] = [output]
+    kit.instructor(LESSON).write_text(json.dumps(notebook), encoding="utf-8")
+    assert "solutions/00_sample.ipynb is missing or no notebook" in review(kit)[0]
+
+
+@pytest.mark.parametrize("name", ["solutions/answers/__init__.py", "solutions/answers/sums.py"])
+def test_answers_that_python_cannot_read_are_named_with_the_line(bare, name):
+    with (bare.root / name).open("a", encoding="utf-8") as stream:
+        stream.write("\ndef broken(:\n")
+    with pytest.raises(CourseError, match=rf"{name} line \d+: invalid syntax"):
+        build_lessons(bare, run=False)
+
+
+@pytest.mark.parametrize("tags", ['"exercise"', "3", '[["a"]]'])
+def test_tags_that_are_no_list_of_words_are_refused(bare, tags):
+    with bare.source(LESSON).open("a", encoding="utf-8") as stream:
+        stream.write(f"\n# %% tags={tags}\nx = 1\n")
+    with pytest.raises(CourseError, match=r"solutions/00_sample\.py"):
+        build_lessons(bare, run=False)
+
+
+def test_without_a_place_for_the_students_notebook_neither_is_written(bare):
+    shutil.rmtree(bare.root / "notebooks", ignore_errors=True)
+    (bare.root / "notebooks").write_text("a file", encoding="utf-8")
+    with pytest.raises(CourseError, match="notebooks cannot be written"):
+        build_lessons(bare, run=False)
+    assert not bare.instructor(LESSON).exists()

@@ -127,13 +127,24 @@ def without_comments(source: str) -> str:
 # ---------------------------------------------------------------------- reading the modules
 def read_answers(root: Path, package: str) -> dict[str, Answer]:
     """Every function that the package of answers re-exports, in the order of their names."""
-    index = ast.parse(read_text(root.joinpath(*package.split("."), "__init__.py")))
+    place = root.joinpath(*package.split("."), "__init__.py")
+    index = parsed(read_text(place), place.relative_to(root).as_posix())
     homes: dict[str, str] = {}
     for node in index.body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{package}."):
             homes.update({alias.name: node.module or "" for alias in node.names})
     modules = {home: Module(root, home) for home in set(homes.values())}
     return {name: modules[homes[name]].answer(name, set(homes)) for name in sorted(homes)}
+
+
+def parsed(text: str, where: str) -> ast.Module:
+    """A module's tree; CourseError with the line that Python cannot read."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError) as problem:  # ValueError: a null byte, before Python 3.11.4
+        line = getattr(problem, "lineno", None)
+        what = problem.msg if isinstance(problem, SyntaxError) else str(problem)
+        raise CourseError(f"{where}{f' line {line}' if line else ''}: {what}") from None
 
 
 class Module:
@@ -144,7 +155,7 @@ class Module:
         self.where = self.path.relative_to(root).as_posix()
         self.package = dotted.split(".")[0]
         self.text = read_text(self.path)
-        self.tree = ast.parse(self.text, filename=self.where)
+        self.tree = parsed(self.text, self.where)
         self.lines = self.text.split("\n")
         self.functions = {node.name: node for node in self.tree.body if isinstance(node, ast.FunctionDef)}
 

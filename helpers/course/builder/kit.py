@@ -95,8 +95,11 @@ class Kit:
         path = self.source(lesson)
         try:
             notebook = jupytext.reads(read_text(path), fmt="py:percent")
-        except (ValueError, SyntaxError) as problem:
-            raise CourseError(f"{self.shown(path)} is not a lesson in percent format: {problem}") from None
+        except CourseError:
+            raise
+        except Exception as problem:  # of jupytext and nbformat, of many kinds: tags that are no list
+            words = str(problem).strip().split("\n")[0]
+            raise CourseError(f"{self.shown(path)} is not a lesson in percent format: {words}") from None
         cells = [self._cell(lesson, number, raw) for number, raw in enumerate(notebook.cells, start=1)]
         return [cell for cell in cells if cell.source.strip() or cell.tag == "setup"]
 

@@ -12,7 +12,7 @@ from helpers.course.builder.kit import Kit
 from helpers.course.builder.notebooks import Notebook, code_of, dump, load, make_notebook
 from helpers.course.builder.outputs import NOTEBOOK_LIMIT, clean
 from helpers.errors import CourseError
-from helpers.files import write_text
+from helpers.files import write_text, writing
 
 
 def build_lessons(
@@ -50,7 +50,8 @@ def build_lessons(
                 f"lesson {lesson}: the instructor's notebook has {len(text.encode()) / 1e6:.1f} MB, and"
                 f" {NOTEBOOK_LIMIT / 1e6:.0f} MB are the limit: show fewer or smaller figures"
             )
-        kit.student(lesson).parent.mkdir(parents=True, exist_ok=True)
+        with writing(kit.student(lesson).parent):  # before either is written
+            kit.student(lesson).parent.mkdir(parents=True, exist_ok=True)
         write_text(kit.instructor(lesson), text)
         write_text(kit.student(lesson), dump(student))
         state = "built" if kept else "built without outputs"

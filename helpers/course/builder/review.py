@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from helpers.course.builder.answers import signature
 from helpers.course.builder.kit import LESSON, Kit
@@ -106,12 +107,18 @@ def read(path: Path) -> Notebook | None:
     try:
         notebook = load(path)
         ok = all(
-            cell["cell_type"] in ("markdown", "raw") or {"outputs", "execution_count"} <= set(cell)
+            cell["cell_type"] in ("markdown", "raw")
+            or ({"outputs", "execution_count"} <= set(cell) and all(map(is_output, cell["outputs"])))
             for cell in notebook["cells"]
         )
     except (CourseError, KeyError, TypeError):
         return None
     return notebook if ok else None
+
+
+def is_output(output: dict[str, Any]) -> bool:
+    """True for an output that says its type, and as an error its name."""
+    return "output_type" in output and (output["output_type"] != "error" or "ename" in output)
 
 
 def functions_in(cell: Notebook) -> list[ast.FunctionDef]:
