@@ -99,7 +99,7 @@ TINY: Settings = {
     "ipo": {**_TINY_OFFLINE, "beta": 0.1, "learning_rate": 2e-3, "num_train_epochs": 2.0},
     # Unpaired, it does not see which answers share a prompt: it takes a stronger pull than DPO, or all texts
     # come apart together.
-    "aot": {**_TINY_OFFLINE, "beta": 2.0, "learning_rate": 2e-3, "num_train_epochs": 2.0},
+    "aot": {**_TINY_OFFLINE, "beta": 2.0, "learning_rate": 1e-3, "num_train_epochs": 2.0},
     # The baseline is learned, not the siblings' mean: it is served by more prompts, not by more siblings.
     "ppo": {
         **_TINY_ONLINE,
