@@ -86,12 +86,13 @@ class Lesson:
         self, split: str | None = None, kind: str = "preference", limit: int | None = None
     ) -> list[Example]:
         """Rows of a split; kind: "preference", "sft" or "prompts". Without a split, the training one."""
+        known_kind(kind)
         split = split or pick_split(self.data, kind, None, evaluation=False)
         return load_examples(self.data, split=split, kind=kind, limit=limit).examples  # type: ignore[arg-type]
 
     def held_out(self, kind: str = "preference", limit: int | None = None) -> list[Example]:
         """Rows of the evaluation split."""
-        names = ", ".join(SPLITS[kind][1])
+        names = ", ".join(SPLITS[known_kind(kind)][1])
         split = pick_split(self.data, kind, None, evaluation=True)
         if split is None and Path(self.data).is_dir():
             raise CourseError(f"{self.data} holds no split to evaluate on: one of {names}")
@@ -161,10 +162,20 @@ class Lesson:
         self._forget()
         if self.profile.name == "tiny":
             settings = {**settings, **(on_tiny or {})}
-        known = {field.name for field in dataclasses.fields(trainer_of(algo).settings)}
-        if unknown := sorted(settings.keys() - known):
+        known = {field.name: str(field.type) for field in dataclasses.fields(trainer_of(algo).settings)}
+        del known["output_dir"]  # `path`/`name` it is
+        if unknown := sorted(settings.keys() - known.keys()):
             raise CourseError(f"lesson.train({algo!r}): no setting {', '.join(unknown)}; see train --help")
         settings = {"profile": self.profile.name, "eval_samples": 0, **settings}
+        if name is not None and (
+            Path(name).name != name or name == ".." or "\0" in name
+        ):  # nothing outside is replaced
+            raise CourseError(f"lesson.train: name={name!r} is no plain name; results go to {self.path}/NAME")
+        for setting, value in settings.items():
+            if isinstance(value, str) and not any(word in known[setting] for word in ("str", "Literal")):
+                raise CourseError(
+                    f"lesson.train: {setting}={value!r} is a text; give a number, or True or False"
+                )
         place = self.path / (name or algo)
         return run_stage(algo, place, answers, replace_others=True, **settings)
 
@@ -270,6 +281,8 @@ class Lesson:
 
         `Table.data` maps a policy to its figures, as in course.json.
         """
+        if not policies:
+            raise CourseError("lesson.evaluate: no policy is given; name them, such as {'base': None}")
         examples = self.held_out("prompts", limit)
         reports = [self.report(name, policy, examples) for name, policy in policies.items()]
         first = reports[0].name
@@ -344,6 +357,13 @@ def close_lesson() -> None:
     """Release the models of the lesson opened last."""
     while _open:
         _open.pop().close()
+
+
+def known_kind(kind: str) -> str:
+    """The kind of rows, if there are such."""
+    if kind not in SPLITS:
+        raise CourseError(f"kind={kind!r} is none of {', '.join(SPLITS)}")
+    return kind
 
 
 def adapter_of(policy: RunResult | str | Path) -> Path:

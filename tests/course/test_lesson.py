@@ -168,3 +168,27 @@ def test_stand_ins_would_not_pass_for_the_exercises():
     assert STAND_INS["last_token_index"](left_padded) != reference_answers.last_token_index(left_padded)
     logprobs, mask = torch.zeros(1, 3), torch.ones(1, 3, dtype=torch.bool)
     assert STAND_INS["approx_kl"](logprobs, logprobs, mask, "k3").isnan()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"name": "../elsewhere"}, "no plain name"),
+        ({"name": ".."}, "no plain name"),
+        ({"name": "a\0b"}, "no plain name"),
+        ({"beta": "0.1"}, "beta='0.1' is a text"),
+        ({"max_steps": "2"}, "max_steps='2' is a text"),
+        ({"output_dir": "elsewhere"}, "no setting output_dir"),
+    ],
+)
+def test_train_refuses_other_places_and_texts_for_numbers(lesson, words, message):
+    with pytest.raises(CourseError, match=message):
+        lesson.train("dpo", lesson.use(), **words)
+
+
+def test_unknown_kinds_of_rows_and_an_empty_evaluation_are_refused(lesson):
+    for read in (lesson.examples, lesson.held_out):
+        with pytest.raises(CourseError, match="kind='pairs' is none of sft"):
+            read(kind="pairs")
+    with pytest.raises(CourseError, match="no policy"):
+        lesson.evaluate({})
