@@ -205,7 +205,8 @@ plot
 # %% [markdown]
 # ## Train
 #
-# Each step: eight prompts, eight answers to each, scored, and one pass over them. Your loss has the k3 estimate
+# Each step: eight prompts, eight answers to each, scored, and one pass over them (on `tiny`
+# in two updates of 32 answers). Your loss has the k3 estimate
 # inside, so it can draw the KL curve as well: advantages of zero, a weight of one, and the old policy in the place of
 # the new one.
 
@@ -328,7 +329,7 @@ lesson.show(both, "What a reward model can be made to like")
 lesson.curves(both, "clip_fraction", "The clip sleeps while steps are small", "share of tokens clipped")
 
 # %% [markdown]
-# With one pass over each batch the ratios hardly leave 1. The clip bounds a single update; it is no leash, as
+# With one pass over each batch of answers the ratios hardly leave 1. The clip bounds a single update; it is no leash, as
 # the old policy moves along. Only the KL term remembers where training began.
 #
 # ## The same in TRL

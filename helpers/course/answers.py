@@ -119,13 +119,23 @@ def functions_of(path: Path) -> dict[str, Any]:
     linecache.cache[str(path)] = (len(source), None, source.splitlines(keepends=True), str(path))
     try:
         tree = ast.parse(source, filename=str(path))
-        if cells:
-            tree.body = [node for node in tree.body if is_definition(node)]
         # The learner's own code, on the learner's machine.
-        exec(compile(tree, str(path), "exec"), module.__dict__)
+        if not cells:
+            exec(compile(tree, str(path), "exec"), module.__dict__)
+        for node in filter(is_definition, tree.body) if cells else ():
+            run_definition(node, str(path), module.__dict__)
     except (Exception, SystemExit) as problem:  # whatever it raises is the learner's to mend
         raise CourseError(f"--answers {path}{line_of(problem, path)}: {words_of(problem)}") from None
     return {name: value for name, value in vars(module).items() if not name.startswith("_")}
+
+
+def run_definition(node: ast.stmt, path: str, names: dict[str, Any]) -> None:
+    """Run one statement of a notebook; an assignment that needs what a training cell makes is left out."""
+    try:
+        exec(compile(ast.Module([node], []), path, "exec"), names)
+    except Exception:
+        if not isinstance(node, (ast.Assign, ast.AnnAssign)):
+            raise
 
 
 def read_source(path: Path) -> str:

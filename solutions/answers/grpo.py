@@ -49,8 +49,9 @@ def grpo_loss(
         logprobs: (N, T) under the policy, with gradient.
         old_logprobs, ref_logprobs: (N, T) under the sampling policy and the reference, without.
         advantages: (N,), one a response.
-        mask: (N, T) bool.
-        clip_eps: how far the ratio may fall below 1 (and rise above, unless `clip_eps_high` is given).
+        mask: (N, T) bool. Masked-out places may hold NaN: select, do not multiply.
+        clip_eps: how far the ratio may fall below 1.
+        clip_eps_high: how far it may rise above 1; `clip_eps` if None.
         kl_coef: weight of the KL term.
 
     Returns:
@@ -92,8 +93,9 @@ def dr_grpo_loss(
         logprobs: (N, T) under the policy, with gradient.
         old_logprobs, ref_logprobs: (N, T) under the sampling policy and the reference, without.
         advantages: (N,), one a response.
-        mask: (N, T) bool.
-        clip_eps: how far the ratio may fall below 1 (and rise above, unless `clip_eps_high` is given).
+        mask: (N, T) bool. Masked-out places may hold NaN: select, do not multiply.
+        clip_eps: how far the ratio may fall below 1.
+        clip_eps_high: how far it may rise above 1; `clip_eps` if None.
         kl_coef: weight of the KL term.
         max_new_tokens: the constant: the budget of a response, known before any batch is seen.
 

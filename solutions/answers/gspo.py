@@ -23,9 +23,10 @@ def gspo_loss(
         logprobs: (N, T) under the policy, with gradient.
         old_logprobs, ref_logprobs: (N, T) under the sampling policy and the reference, without.
         advantages: (N,), one a response.
-        mask: (N, T) bool.
-        clip_eps: how far s may fall below 1 (and rise above, unless `clip_eps_high` is given). The mean keeps
-            s near 1: the paper has 3e-4 and 4e-4, and GRPO's 0.2 hardly ever clips.
+        mask: (N, T) bool. Masked-out places may hold NaN: select, do not multiply.
+        clip_eps: how far s may fall below 1. The mean keeps it near 1: the paper has 3e-4 (and 4e-4 above),
+            and GRPO's 0.2 hardly ever clips.
+        clip_eps_high: how far it may rise above 1; `clip_eps` if None.
         kl_coef: weight of the KL term.
 
     Returns:

@@ -13,7 +13,7 @@ def approx_kl(
 
     Args:
         logprobs, ref_logprobs: (B, T) log-probabilities of the sampled tokens.
-        mask: (B, T) bool, true on response tokens.
+        mask: (B, T) bool, true on response tokens. Masked-out places may hold NaN: select, do not multiply.
         estimator: "k1", "k2" or "k3".
 
     Returns:

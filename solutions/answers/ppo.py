@@ -14,7 +14,7 @@ def gae(
     Args:
         rewards: (B, T), one a token.
         values: (B, T), V of the state that predicts the token.
-        mask: (B, T) bool, true on response tokens.
+        mask: (B, T) bool, true on response tokens. Masked-out places may hold NaN: select, do not multiply.
         gamma: discount; 1 is usual for text.
         lam: 0 trusts the values (TD errors), 1 the rewards (return-to-go less the value).
 
@@ -42,7 +42,7 @@ def whiten(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
     Args:
         x: any shape.
-        mask: the same shape, bool.
+        mask: the same shape, bool. Masked-out places may hold NaN: select, do not multiply.
 
     Returns:
         float32, zeros outside the mask, and everywhere if the masked entries are equal or fewer than two.
@@ -71,8 +71,9 @@ def ppo_policy_loss(
         logprobs: (B, T) under the policy, with gradient.
         old_logprobs: (B, T) under the sampling policy, without.
         advantages: (B, T), without gradient.
-        mask: (B, T) bool.
-        clip_eps: how far the ratio may fall below 1 (and rise above, unless `clip_eps_high` is given).
+        mask: (B, T) bool. Masked-out places may hold NaN: select, do not multiply.
+        clip_eps: how far the ratio may fall below 1.
+        clip_eps_high: how far it may rise above 1; `clip_eps` if None.
 
     Returns:
         Scalar float32: the mean over all masked tokens; 0 if there are none.
@@ -100,7 +101,7 @@ def ppo_value_loss(
         values: (B, T), with gradient.
         old_values: (B, T) at the time of the rollout, without.
         returns: (B, T), fixed for the whole rollout, without.
-        mask: (B, T) bool.
+        mask: (B, T) bool. Masked-out places may hold NaN: select, do not multiply.
         clip_eps: in the unit of the rewards.
 
     Returns:

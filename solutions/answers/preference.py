@@ -21,7 +21,7 @@ def dpo_loss(
         beta: strength of the pull towards the reference, in units of 1 / nat.
 
     Returns:
-        Scalar float32; ln 2 when policy and reference agree.
+        Scalar float32, also for inputs in half precision.
     """
     chosen_logratio = policy_chosen - ref_chosen
     rejected_logratio = policy_rejected - ref_rejected
@@ -48,7 +48,7 @@ def ipo_loss(
         beta: strength of the pull towards the reference, in units of 1 / nat; the target is 1 / (2 beta).
 
     Returns:
-        Scalar float32; 1 / (2 beta)^2 when policy and reference agree.
+        Scalar float32, also for inputs in half precision.
     """
     chosen_logratio = policy_chosen - ref_chosen
     rejected_logratio = policy_rejected - ref_rejected
@@ -74,7 +74,7 @@ def aot_loss(
         beta: slope of the logistic loss, in units of 1 / nat.
 
     Returns:
-        Scalar float32; DPO's loss for a batch of one, ln 2 when policy and reference agree. The loss of a
+        Scalar float32, also for inputs in half precision. The loss of a
         batch is not the mean over its parts: give it the whole batch.
     """
     chosen_quantiles = (policy_chosen - ref_chosen).sort().values

@@ -10,6 +10,7 @@ def sft_loss(logits: torch.Tensor, input_ids: torch.Tensor, mask: torch.Tensor) 
         logits: (B, T, V); the logits at position t predict token t + 1.
         input_ids: (B, T).
         mask: (B, T) bool, true on the tokens to learn. The first token of a row has no prediction.
+            Masked-out logits may hold NaN: select, do not multiply.
 
     Returns:
         Scalar float32. Token-weighted: every masked token of the batch counts the same, whatever the
@@ -29,7 +30,8 @@ def perplexity(logprobs: torch.Tensor, mask: torch.Tensor) -> float:
 
     Args:
         logprobs: (B, T - 1) log-probabilities of tokens 1 .. T - 1.
-        mask: (B, T - 1) bool, aligned with `logprobs`.
+        mask: (B, T - 1) bool, aligned with `logprobs`. Masked-out places may hold NaN:
+            select, do not multiply.
 
     Returns:
         float, at least 1: exp(-sum of masked log-probabilities / number of masked tokens). 1 if no token

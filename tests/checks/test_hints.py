@@ -35,8 +35,8 @@ def hint_of(name: str, function: Any, **rest: Any) -> str:
 
 
 SLIPS = {
-    "raise NotImplementedError('write dpo_loss')": "it is not written yet",
-    "...\nreturn ...": "it is not written yet",
+    "raise NotImplementedError('write dpo_loss')": "not written yet: replace the line that raises",
+    "...\nreturn ...": "not written yet: replace the line that raises NotImplementedError",
     "pass": "it returns None: is the return missing?",
     f"loss = {RIGHT}": "it returns None: is the return missing?",
     f"return {RIGHT}.item()": "expected is a tensor of shape ()",
@@ -168,7 +168,7 @@ def test_one_line_is_printed_unless_quiet(capsys: pytest.CaptureFixture[str]) ->
     check("dpo_loss", answers.dpo_loss)
     assert capsys.readouterr().out == "dpo_loss: passed\n"
     check("dpo_loss", dpo("pass"))
-    assert capsys.readouterr().out == "dpo_loss: not yet. it returns None: is the return missing?\n"
+    assert capsys.readouterr().out == "dpo_loss: it returns None: is the return missing?\n"
     check("dpo_loss", dpo("print(1)"), quiet=True)
     assert capsys.readouterr().out == ""
 
@@ -182,7 +182,7 @@ def test_a_notebook_gets_a_coloured_line_once(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(IPython.display, "display", shown.append)
     result = check("dpo_loss", dpo("return '<b>'"))
     assert isinstance(result, Silent) and len(shown) == 1
-    assert "not yet" in shown[0]._repr_html_() and repr(shown[0]).startswith("dpo_loss: not yet.")
+    assert "not yet" in shown[0]._repr_html_() and repr(shown[0]).startswith("dpo_loss: ")
     assert not result.passed
 
 
@@ -228,7 +228,10 @@ def test_a_notebook_is_checked_and_its_training_cells_are_not_run(command: Any, 
     path = tmp_path / "mine.ipynb"
     path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": cell} for cell in cells]}))
     result = command("dpo_loss", path)
-    assert (result.status, result.out) == (1, "dpo_loss: not yet. it is not written yet\n")
+    assert (result.status, result.out) == (
+        1,
+        "dpo_loss: not written yet: replace the line that raises NotImplementedError\n",
+    )
 
 
 @pytest.mark.parametrize(

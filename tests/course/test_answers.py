@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
 
-from helpers.course.answers import load_answers
+from helpers.course.answers import functions_of, load_answers
 from helpers.errors import CourseError
 
 REFERENCE = "solutions.answers"
+SOLUTIONS = Path(__file__).resolve().parents[2] / "solutions"
 LOSS = "import torch\ndef dpo_loss(pc, pr, rc, rr, beta):\n    return (pr - pc).mean() * SCALE\n"
 ARGS = [torch.zeros(2, requires_grad=True), torch.ones(2), torch.zeros(2), torch.zeros(2), 0.1]
 
@@ -134,3 +137,19 @@ def test_in_the_student_kit_a_learners_file_is_completed_by_stand_ins(tmp_path):
     answers = load_answers(str(tmp_path / "mine.py"), fallback="no_such_answers")
     assert answers.win_rate(["loss"]) == 1.0, "the learner's own goes first"
     assert answers.combine_orders(["A"], ["B"]) == ["win"]
+
+
+# ---------------------------------------------------------------------- notebooks of the course
+def test_an_assignment_that_needs_a_training_cells_result_is_left_out(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "# %%\nrun = train()\n# %%\nlast = run[-1]\nBETA = 0.5\n# %%\ndef pick(x):\n    return BETA * x\n"
+    )
+    answers = load_answers(str(tmp_path / "mine.py"))
+    assert answers.pick(2.0) == 1.0
+
+
+@pytest.mark.parametrize("lesson", sorted(SOLUTIONS.glob("[0-9]*.ipynb")), ids=lambda p: p.stem)
+def test_the_functions_of_every_instructor_notebook_are_found(lesson):
+    found = functions_of(lesson)
+    wanted = re.findall(r'check\(\\"(\w+)\\"', lesson.read_text(encoding="utf-8"))
+    assert wanted and all(callable(found[name]) for name in wanted)

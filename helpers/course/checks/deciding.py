@@ -89,7 +89,9 @@ def verdict(exercise: Exercise, function: Callable[..., Any]) -> CheckResult:
     expected = [Outcome.from_json(case.expected, case) for case in cases]
     got = [run(function, exercise, case) for case in cases]
     if all(unwritten(function, outcome) for outcome in got):
-        return CheckResult(exercise.name, False, None, "it is not written yet")
+        return CheckResult(
+            exercise.name, False, None, "not written yet: replace the line that raises NotImplementedError"
+        )
     pairs = zip(got, expected, cases, strict=True)
     failing = [i for i, (a, b, case) in enumerate(pairs) if not same(a, b, case)]
     if not failing:

@@ -45,12 +45,12 @@ def show(result: CheckResult) -> None:
 
 def line(result: CheckResult) -> str:
     """A result as text."""
-    return f"{result.name}: passed" if result.passed else f"{result.name}: not yet. {result.hint}"
+    return f"{result.name}: passed" if result.passed else f"{result.name}: {result.hint}"
 
 
 def html(result: CheckResult) -> str:
     """A result as one escaped line of HTML."""
-    colour, word = (GOOD, "passed") if result.passed else (BAD, "not yet.")
+    colour, word = (GOOD, "passed") if result.passed else (BAD, "not yet:")
     head = Markup('<div style="{}"><b style="color:{}">{}: {}</b>').format(
         BOX.format(colour=colour), colour, result.name, word
     )
