@@ -165,9 +165,9 @@ broken = lesson.train(
     on_tiny={"train_limit": 2000, "num_train_epochs": 1.0, "logging_steps": 1},
 )
 both = {"AOT": run, "sorted against each other": broken}
-lesson.curves(both, "loss", "Sorted against each other, the loss stays near ln 2", "loss", key="loss_both").mark(
-    0.6931, "ln 2"
-)
+lesson.curves(
+    both, "loss", "Sorted against each other, the loss stays near ln 2", "loss", key="loss_both"
+).mark(0.6931, "ln 2")
 
 # %%
 quantile_plot("quantiles_broken", "The heaps hardly move apart", both)
