@@ -203,7 +203,8 @@ Table("A mask by id loses one token a row, always the same one", header, rows)
 # $$\log p(x_{t+1} \mid x_{\le t}) = \mathrm{logits}_t[x_{t+1}] - \log\sum_v \exp \mathrm{logits}_t[v]$$
 #
 # The last logits predict a token that is not there, and nothing predicts the first token. So $T$ tokens have
-# $T - 1$ log-probabilities.
+# $T - 1$ log-probabilities. Logarithms are natural, so their unit is the nat. Logits may come in half precision: compute
+# in float32.
 #
 # Three traps: normalise over the vocabulary, not over the batch; subtract the log-sum-exp, as the logarithm of a
 # softmax is minus infinity for an unlikely token; and keep the batch axis of a batch of one.
@@ -277,7 +278,7 @@ print(f"largest difference with 20 columns more: {(response_scores(wider) - mine
 # ## Does the base prefer the better answers?
 #
 # The mean log-probability per token says how natural an answer is to the model, whatever its length. The sum would
-# favour short answers.
+# favour short answers. (Lesson 03 sums all the same, and subtracts the reference's sum, which takes most of that out.)
 #
 # **Predict:** in what share of the pairs is the chosen answer likelier than the rejected one?
 

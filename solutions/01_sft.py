@@ -78,7 +78,8 @@ print("learnt: ", repr(lesson.tokenizer.decode(batch.input_ids[0][mask[0]])))
 
 # %% [markdown]
 # Look at the decoded tokens whenever you set up a training run. The first word of the answer has to be there (a mask
-# that is one place off loses it), the end-of-turn token has to be there, and nothing of the prompt.
+# that is one place off loses it), the end-of-turn token has to be there, and nothing of the prompt. What stands
+# outside the mask may be anything, NaN too: select, do not multiply by zero.
 #
 # **Every token the same.** The denominator counts the tokens of the whole batch. The mean over answers of their mean
 # per token looks alike, and is another thing: in it, a token of a short answer weighs more than one of a long answer.
@@ -230,6 +231,11 @@ lesson.show({"base": None, "SFT": run}, "After: refusals, and politer answers")
 lesson.evaluate({"base": None, "SFT": run})
 
 # %% [markdown]
+# How to read it: greedy answers to prompts that training never saw. The judge sees each beside the base's, in both orders,
+# and a tie counts one half; the 95 % are a bootstrap interval over prompts. Helpful, harmless and honest are mean scores
+# from 0 to 1 over the prompts that ask for each; *honest* asks about invented things only, so a model that denies a real
+# place loses in *helpful*.
+#
 # ## Too little data
 #
 # The same with 64 answers, again and again.

@@ -376,7 +376,7 @@ plot.mark(0.6931, "ln 2")
 
 # %% [markdown]
 # On equal tokens and weights, TRL and this course agree to four digits, which is one of its tests. Of the two
-# readings, the bundled base was made for one: at the end of a turn it has to know what comes next, and that depends on
+# readings, the bundled base suits ours: at the end of a turn it has to know what comes next, and that depends on
 # how good the answer was. Whichever you take, score where you trained.
 #
 # ## Questions

@@ -94,7 +94,7 @@ Table(
 # The division puts every prompt on one scale, whether its rewards are 0.1 apart or 10.
 #
 # Rewards come as one flat vector with siblings side by side: groups are rows of $G$. Three things to keep in mind.
-# Where $r$ has as many groups as siblings, a mean along the wrong axis raises no error. A group of equal rewards
+# Where $r$ has as many groups as siblings, a mean that has lost its axis raises no error. A group of equal rewards
 # must give zeros, not NaN. And `scale_by_std=False` divides by nothing at all, not even by $\varepsilon$.
 
 # %% tags=["exercise"]
@@ -141,7 +141,7 @@ for few in ([1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.001]):
 # $$J_t = \min\left(\rho_t A,\; \mathrm{clip}(\rho_t, 1-\epsilon, 1+\epsilon)\,A\right)$$
 #
 # **Step 6, the leash.** The policy is also charged for leaving the reference. With $d = \log\pi -
-# \log\pi_{\mathrm{ref}}$ on the sampled tokens, $d$ itself is an estimate of the KL divergence that is right on
+# \log\pi_{\mathrm{ref}}$ on the sampled tokens, $d$ itself (k1) is an estimate of the KL divergence that is right on
 # average, but often negative. The k3 estimate is right on average too, and never below zero:
 #
 # $$k_3 = e^{-d} - 1 + d$$
