@@ -19,7 +19,7 @@
 #
 # | profile | minutes | memory |
 # |---|---|---|
-# | `tiny`, two CPU cores | 1 to 2 (measured) | 1 GiB |
+# | `tiny`, two CPU cores | 1 (measured) | 1 GiB |
 # | `colab`, one T4 | not measured | as lesson 03 |
 
 # %% tags=["setup"]
