@@ -89,7 +89,7 @@ def bench_dpo(
         )
     place = str(real_data or find_real_data())
     setup = Setup(place, answers, n_pairs, max_prompt_tokens, max_response_tokens, threads=threads)
-    ours, trl = (run_apart(way, setup) for way in ("ours", "trl"))
+    ours, trl = (measured_apart(way, setup) for way in ("ours", "trl"))
     return {"benchmark": "dpo", "ours": ours, "trl": trl, **compare(ours, trl)}
 
 
@@ -109,16 +109,28 @@ def compare(ours: dict[str, float], trl: dict[str, float]) -> dict[str, Any]:
     }
 
 
-def run_apart(way: str, setup: Setup) -> dict[str, float]:
-    """Run one way in a fresh process without a GPU; return what it measured."""
-    command = [sys.executable, "-m", "helpers.course.bench_dpo", way, *setup.flags()]
+def run_apart(module: str, name: str, words: list[str]) -> str:
+    """Run one way of a benchmark in a fresh process without a GPU; return what it printed.
+
+    Args:
+        module: run by `python -m`.
+        name: of the benchmark, for messages.
+        words: its arguments, the way first.
+    """
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "WANDB_MODE": "disabled"}
+    command = [sys.executable, "-m", module, *words]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
     if done.returncode == -signal.SIGKILL:
-        raise CourseError(f"the DPO benchmark's run of {way} was killed, most likely for memory")
+        raise CourseError(f"the {name} benchmark's run of {words[0]} was killed, most likely for memory")
     if done.returncode != 0:
-        raise CourseError(f"the DPO benchmark's run of {way} failed: {done.stderr[-800:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+        raise CourseError(f"the {name} benchmark's run of {words[0]} failed: {done.stderr[-800:]}")
+    return done.stdout
+
+
+def measured_apart(way: str, setup: Setup) -> dict[str, float]:
+    """What one way of this benchmark measured in a process of its own."""
+    printed = run_apart("helpers.course.bench_dpo", "DPO", [way, *setup.flags()])
+    return json.loads(printed.splitlines()[-1])
 
 
 # ---------------------------------------------------------------------- in the process of its own

@@ -11,16 +11,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from helpers.course.bench_dpo import DATA_SET, ROOT, find_real_data
+from helpers.course.bench_dpo import DATA_SET, find_real_data, run_apart
 from helpers.errors import CourseError
 from helpers.models.bench_fused import peak_resident_bytes
 from helpers.models.smol import HUB_ID
@@ -65,8 +61,9 @@ def bench_ppo(answers: str, *, real_data: str | Path | None = None, **sizes: Any
     data = str(Path(real_data or find_real_data()) / DATA_SET)
     with tempfile.TemporaryDirectory() as place:
         setup = Setup(**{"dataset_name": data, "answers": answers, "place": place, **sizes})
-        run_apart("prepare", setup)
-        one, four = (run_apart(way, setup) for way in ("one", "four"))
+        ways = ("prepare", "one", "four")
+        printed = [run_apart("helpers.course.bench_ppo", "PPO", [way, *setup.flags()]) for way in ways]
+    one, four = (json.loads(text.splitlines()[-1]) for text in printed[1:])
     return {"benchmark": "ppo", "one": one, "four": four, **compare(one, four)}
 
 
@@ -80,18 +77,6 @@ def compare(one: dict[str, float], four: dict[str, float]) -> dict[str, Any]:
         "bounds": BOUNDS,
         "passed": ratio <= BOUNDS["memory_ratio"],
     }
-
-
-def run_apart(way: str, setup: Setup) -> dict[str, float]:
-    """Run one way in a fresh process without a GPU; return what it measured."""
-    command = [sys.executable, "-m", "helpers.course.bench_ppo", way, *setup.flags()]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "WANDB_MODE": "disabled"}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
-    if done.returncode == -signal.SIGKILL:
-        raise CourseError(f"the PPO benchmark's run of {way} was killed, most likely for memory")
-    if done.returncode != 0:
-        raise CourseError(f"the PPO benchmark's run of {way} failed: {done.stderr[-800:]}")
-    return {} if way == "prepare" else json.loads(done.stdout.splitlines()[-1])
 
 
 # ---------------------------------------------------------------------- in the process of its own

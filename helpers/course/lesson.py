@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import torch
 
 from helpers.course.answers import Answers
 from helpers.course.lesson_display import FigureData, Plot, Table, tint_of
@@ -380,8 +379,3 @@ def _figures_row(name: str, row: Mapping[str, Any]) -> list[Any]:
     interval = f"{low:.2f}–{high:.2f}" if low is not None else None
     gold = [row["helpful"], row["harmless"], row["honest"]]
     return [name, row["win_rate_vs_base"], interval, *gold, round(row["mean_tokens"], 1)]
-
-
-def device_of(model: torch.nn.Module) -> torch.device:
-    """Where a model's weights are."""
-    return next(model.parameters()).device

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from helpers.errors import CourseError
 
 
-def _flag(default: Any, text: str) -> Any:
+def flag(default: Any, text: str) -> Any:
+    """A setting that is a flag of the command line, with its help."""
     return field(default=default, metadata={"help": text})
 
 
@@ -22,57 +23,55 @@ def _flag(default: Any, text: str) -> Any:
 class RunSettings:
     """What every training run needs: where, with which model and data, how long, how often to save."""
 
-    output_dir: str = _flag("", "run directory; default runs/<profile>_<algo>_seed<seed>")
-    profile: str | None = _flag(None, "tiny, smol, colab or qlora_7b; picked by the hardware if not given")
-    model_name: str | None = _flag(None, "hub id or directory of the base model; default: the profile's")
-    dataset_name: str | None = _flag(None, "data set: directory, file or hub id; default: the profile's")
-    train_split: str | None = _flag(None, "split or file stem to train on")
-    eval_split: str | None = _flag(None, "split or file stem to evaluate on during training")
-    train_limit: int | None = _flag(None, "use at most this many training rows")
-    eval_limit: int | None = _flag(None, "use at most this many evaluation rows")
-    eval_holdout: int | None = _flag(None, "hold out this many training rows for evaluation, by seed")
-    init_adapter: str | None = _flag(
-        None, "start from this adapter, for instance the SFT run's final/adapter"
-    )
-    quantization: str | None = _flag(None, "nf4 or none; default: the profile's")
-    backend: str = _flag("transformers", "transformers, or unsloth on a CUDA GPU")
-    layout: str | None = _flag(None, "packed or padded; default: the profile's")
-    max_prompt_tokens: int = _flag(700, "longer prompts lose their beginning")
-    max_response_tokens: int = _flag(512, "longer responses lose their end")
-    lora_r: int | None = _flag(None, "rank of the adapter")
-    lora_alpha: int | None = _flag(None, "scale of the adapter: alpha / r")
-    lora_dropout: float | None = _flag(
+    output_dir: str = flag("", "run directory; default runs/<profile>_<algo>_seed<seed>")
+    profile: str | None = flag(None, "tiny, smol, colab or qlora_7b; picked by the hardware if not given")
+    model_name: str | None = flag(None, "hub id or directory of the base model; default: the profile's")
+    dataset_name: str | None = flag(None, "data set: directory, file or hub id; default: the profile's")
+    train_split: str | None = flag(None, "split or file stem to train on")
+    eval_split: str | None = flag(None, "split or file stem to evaluate on during training")
+    train_limit: int | None = flag(None, "use at most this many training rows")
+    eval_limit: int | None = flag(None, "use at most this many evaluation rows")
+    eval_holdout: int | None = flag(None, "hold out this many training rows for evaluation, by seed")
+    init_adapter: str | None = flag(None, "start from this adapter, for instance the SFT run's final/adapter")
+    quantization: str | None = flag(None, "nf4 or none; default: the profile's")
+    backend: str = flag("transformers", "transformers, or unsloth on a CUDA GPU")
+    layout: str | None = flag(None, "packed or padded; default: the profile's")
+    max_prompt_tokens: int = flag(700, "longer prompts lose their beginning")
+    max_response_tokens: int = flag(512, "longer responses lose their end")
+    lora_r: int | None = flag(None, "rank of the adapter")
+    lora_alpha: int | None = flag(None, "scale of the adapter: alpha / r")
+    lora_dropout: float | None = flag(
         None, "dropout inside the adapter; always 0 in preference and online training"
     )
-    learning_rate: float | None = _flag(None, "peak learning rate")
-    lr_scheduler_type: str | None = _flag(None, "linear, cosine, constant, constant_with_warmup, …")
-    warmup_ratio: float | None = _flag(None, "share of the steps spent warming up")
-    weight_decay: float = _flag(0.0, "AdamW's weight decay")
-    max_grad_norm: float | None = _flag(None, "gradients are clipped to this norm")
-    gradient_accumulation_steps: int | None = _flag(None, "micro-batches an optimiser step")
-    gradient_checkpointing: bool | None = _flag(None, "recompute activations to save memory")
-    max_steps: int | None = _flag(None, "stop after this many optimiser steps; -1: by epochs")
-    seed: int = _flag(0, "seed of data order, initialisation, dropout and sampling")
-    logging_steps: int | None = _flag(None, "log every this many steps")
-    eval_steps: int | None = _flag(None, "evaluate every this many steps; 0: only at the end")
-    save_steps: int | None = _flag(None, "save a checkpoint every this many steps; 0: only at the end")
-    save_total_limit: int = _flag(3, "keep this many checkpoints")
-    eval_samples: int = _flag(12, "prompts answered and written to samples.jsonl at every evaluation")
-    max_new_tokens: int | None = _flag(None, "longest generated response")
-    resume: bool = _flag(False, "continue the run in output_dir from its last checkpoint")
-    overwrite: bool = _flag(False, "replace the run in output_dir")
-    report_to: str = _flag("none", "none or wandb")
+    learning_rate: float | None = flag(None, "peak learning rate")
+    lr_scheduler_type: str | None = flag(None, "linear, cosine, constant, constant_with_warmup, …")
+    warmup_ratio: float | None = flag(None, "share of the steps spent warming up")
+    weight_decay: float = flag(0.0, "AdamW's weight decay")
+    max_grad_norm: float | None = flag(None, "gradients are clipped to this norm")
+    gradient_accumulation_steps: int | None = flag(None, "micro-batches an optimiser step")
+    gradient_checkpointing: bool | None = flag(None, "recompute activations to save memory")
+    max_steps: int | None = flag(None, "stop after this many optimiser steps; -1: by epochs")
+    seed: int = flag(0, "seed of data order, initialisation, dropout and sampling")
+    logging_steps: int | None = flag(None, "log every this many steps")
+    eval_steps: int | None = flag(None, "evaluate every this many steps; 0: only at the end")
+    save_steps: int | None = flag(None, "save a checkpoint every this many steps; 0: only at the end")
+    save_total_limit: int = flag(3, "keep this many checkpoints")
+    eval_samples: int = flag(12, "prompts answered and written to samples.jsonl at every evaluation")
+    max_new_tokens: int | None = flag(None, "longest generated response")
+    resume: bool = flag(False, "continue the run in output_dir from its last checkpoint")
+    overwrite: bool = flag(False, "replace the run in output_dir")
+    report_to: str = flag("none", "none or wandb")
 
 
 @dataclass
 class EpochSettings(RunSettings):
     """Runs over a fixed data set."""
 
-    num_train_epochs: float | None = _flag(None, "passes over the data")
-    per_device_train_batch_size: int | None = _flag(
+    num_train_epochs: float | None = flag(None, "passes over the data")
+    per_device_train_batch_size: int | None = flag(
         None, "groups a micro-batch (memory only: N×1 trains like 1×N)"
     )
-    micro_batch_tokens: int | None = _flag(
+    micro_batch_tokens: int | None = flag(
         None, "tokens, padding included, of one forward and backward pass at most (memory only)"
     )
 
@@ -81,19 +80,19 @@ class EpochSettings(RunSettings):
 class SFTConfig(EpochSettings):
     """Supervised fine-tuning."""
 
-    fused: bool = _flag(True, "log-probs in chunks; off: full logits through the answer `sft_loss`")
+    fused: bool = flag(True, "log-probs in chunks; off: full logits through the answer `sft_loss`")
 
 
 @dataclass
 class RewardConfig(EpochSettings):
     """Bradley-Terry reward model."""
 
-    full_finetune: bool | None = _flag(None, "train all weights instead of an adapter (small models only)")
-    center_rewards_coefficient: float | None = _flag(
+    full_finetune: bool | None = flag(None, "train all weights instead of an adapter (small models only)")
+    center_rewards_coefficient: float | None = flag(
         None,
         "weight of the mean squared reward sum of a pair, which keeps rewards near zero (arXiv 2312.09244)",
     )
-    margin_field: str | None = _flag(
+    margin_field: str | None = flag(
         None, "row field used as Bradley-Terry margin, such as avg_preference_strength"
     )
 
@@ -102,45 +101,45 @@ class RewardConfig(EpochSettings):
 class PreferenceConfig(EpochSettings):
     """DPO and its relatives."""
 
-    algo: str = _flag("dpo", "dpo, ipo or aot")
-    beta: float | None = _flag(
+    algo: str = flag("dpo", "dpo, ipo or aot")
+    beta: float | None = flag(
         None,
         "pull towards the reference; its scale is each method's own: dpo and aot multiply log-ratios by it,"
         " ipo aims at a gap of 1 / (2 beta) nats between whole responses (with --length_average: per token)",
     )
-    length_average: bool = _flag(
+    length_average: bool = flag(
         False, "ipo: log-probs averaged over a response's tokens, as TRL has it; the paper sums them"
     )
-    aot_paired: bool = _flag(
+    aot_paired: bool = flag(
         False, "aot: compare the policy's margins with the reference's, not chosen with rejected"
     )
-    label_smoothing: float = _flag(0.0, "dpo: share of labels taken to be the wrong way round (cDPO)")
-    pair_weights: str | None = _flag(
+    label_smoothing: float = flag(0.0, "dpo: share of labels taken to be the wrong way round (cDPO)")
+    pair_weights: str | None = flag(
         None, "dpo, ipo: row field that weighs a pair in the loss, such as avg_confidence; scaled to mean 1"
     )
-    reference_cache: str | None = _flag(None, "directory of cached reference log-probs")
+    reference_cache: str | None = flag(None, "directory of cached reference log-probs")
 
 
 @dataclass
 class OnlineConfig(RunSettings):
     """Online reinforcement learning against a reward model."""
 
-    algo: str = _flag("grpo", "grpo, dr_grpo or gspo")
-    reward_model: str | None = _flag(None, "directory of a trained reward model")
-    per_device_train_batch_size: int | None = _flag(None, "prompts a rollout")
-    group_size: int | None = _flag(None, "responses a prompt")
-    num_epochs: int | None = _flag(None, "passes over each rollout")
-    minibatch_size: int | None = _flag(None, "responses a micro-batch; a multiple of group_size")
-    min_new_tokens: int | None = _flag(None, "shortest generated response")
-    temperature: float | None = _flag(None, "of sampling and of every log-probability")
-    top_p: float | None = _flag(None, "nucleus sampling")
-    clip_eps: float | None = _flag(
+    algo: str = flag("grpo", "grpo, dr_grpo or gspo")
+    reward_model: str | None = flag(None, "directory of a trained reward model")
+    per_device_train_batch_size: int | None = flag(None, "prompts a rollout")
+    group_size: int | None = flag(None, "responses a prompt")
+    num_epochs: int | None = flag(None, "passes over each rollout")
+    minibatch_size: int | None = flag(None, "responses a micro-batch; a multiple of group_size")
+    min_new_tokens: int | None = flag(None, "shortest generated response")
+    temperature: float | None = flag(None, "of sampling and of every log-probability")
+    top_p: float | None = flag(None, "nucleus sampling")
+    clip_eps: float | None = flag(
         None, "the ratio is clipped to 1 ± this; gspo's paper has 3e-4, and 4e-4 above, for its mean ratio"
     )
-    clip_eps_high: float | None = _flag(None, "upper clip, if it differs")
-    kl_coef: float | None = _flag(None, "weight of the KL term")
-    mask_truncated: bool = _flag(False, "learn nothing from responses that were cut off")
-    generation_batch_size: int = _flag(64, "responses generated at once")
+    clip_eps_high: float | None = flag(None, "upper clip, if it differs")
+    kl_coef: float | None = flag(None, "weight of the KL term")
+    mask_truncated: bool = flag(False, "learn nothing from responses that were cut off")
+    generation_batch_size: int = flag(64, "responses generated at once")
 
 
 FALLBACKS: dict[str, Any] = {
