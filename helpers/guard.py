@@ -196,6 +196,7 @@ EXPECTED: dict[str, Callable[..., Any]] = {
     "ipo_loss": loss,
     "kl_shaped_rewards": like_second,
     "last_token_index": positions,
+    "length_controlled_win_rate": share,
     "pair_accuracy": share,
     "perplexity": number,
     "ppo_policy_loss": loss,

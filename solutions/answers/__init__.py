@@ -4,7 +4,7 @@ Trainers receive this module (or a learner's own file) as their `answers` namesp
 `helpers` imports it.
 """
 
-from solutions.answers.evaluation import bootstrap_ci, combine_orders, win_rate
+from solutions.answers.evaluation import bootstrap_ci, combine_orders, length_controlled_win_rate, win_rate
 from solutions.answers.grpo import dr_grpo_loss, group_advantages, grpo_loss
 from solutions.answers.gspo import gspo_loss
 from solutions.answers.kl import approx_kl, kl_shaped_rewards
@@ -29,6 +29,7 @@ __all__ = [
     "ipo_loss",
     "kl_shaped_rewards",
     "last_token_index",
+    "length_controlled_win_rate",
     "pair_accuracy",
     "perplexity",
     "ppo_policy_loss",

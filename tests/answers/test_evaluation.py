@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from solutions.answers import bootstrap_ci, combine_orders, win_rate
+from solutions.answers import bootstrap_ci, combine_orders, length_controlled_win_rate, win_rate
 from tests.answers.numerics import separates
 
 
@@ -142,3 +142,65 @@ def test_slips_of_the_bootstrap() -> None:
     few, many = (np.subtract(*bootstrap_ci(outcomes, n_resamples=n)[::-1]) for n in (500, 8000))
     shrunk = few * math.sqrt(500 / 8000)
     separates("bootstrap_std_as_interval", float(many / few), 1.0, float(shrunk / few), 0.05)
+
+
+# ---------------------------------------------------------------- length_controlled_win_rate
+def prompts(theta: float, phi: float, shift: float, count: int = 4000) -> tuple[np.ndarray, ...]:
+    """Chances of a win under the model itself: no noise, so that the fit must find theta again."""
+    draw = np.random.default_rng(0)
+    theirs = draw.integers(100, 3000, count).astype(float)
+    ours = theirs + shift + draw.normal(0, 400, count)
+    gap = ours - theirs
+    return 1 / (1 + np.exp(-theta - phi * np.tanh(gap / gap.std()))), ours, theirs
+
+
+@pytest.mark.parametrize(("theta", "phi", "shift"), [(0.4, 1.0, 0), (-0.8, 2.0, 300), (0.0, -1.5, -300)])
+def test_the_fit_finds_the_chance_at_equal_lengths(theta: float, phi: float, shift: float) -> None:
+    assert length_controlled_win_rate(*prompts(theta, phi, shift)) == pytest.approx(
+        1 / (1 + math.exp(-theta)), abs=1e-4
+    )
+
+
+def test_a_judge_that_only_counts_letters_is_found_out() -> None:
+    """Nine of ten answers are longer, and wins go with length alone: raw 0.82, controlled one half."""
+    draw = np.random.default_rng(1)
+    theirs = draw.integers(500, 1500, 3000)
+    ours = theirs + draw.normal(400, 300, 3000)
+    gap = (ours - theirs) / (ours - theirs).std()
+    wins = draw.random(3000) < 1 / (1 + np.exp(-2.0 * np.tanh(gap)))
+    assert wins.mean() > 0.75
+    assert length_controlled_win_rate(wins, ours, theirs) == pytest.approx(0.5, abs=0.04)
+
+
+def test_exchanging_model_and_baseline_mirrors_the_controlled_rate() -> None:
+    chances, ours, theirs = prompts(0.7, 1.0, 200, 50)
+    mirrored = length_controlled_win_rate(1 - chances, theirs, ours)
+    assert mirrored == pytest.approx(1 - length_controlled_win_rate(chances, ours, theirs))
+
+
+def test_the_unit_of_length_does_not_matter() -> None:
+    chances, ours, theirs = prompts(0.7, 1.0, 200, 50)
+    assert length_controlled_win_rate(chances, ours / 4, theirs / 4) == pytest.approx(
+        length_controlled_win_rate(chances, ours, theirs)
+    )
+
+
+def test_equal_differences_leave_the_plain_mean() -> None:
+    assert length_controlled_win_rate([1, 0, 0.5, 1], [9, 8, 7, 6], [5, 4, 3, 2]) == 0.625
+    assert length_controlled_win_rate([1], [9], [5]) == 1.0
+
+
+def test_lengths_that_tell_wins_and_losses_apart_stay_finite() -> None:
+    gaps = np.array([-400.0, -200.0, -90.0, 100.0, 250.0, 380.0])
+    for preferences in (gaps > 0, gaps < 0, gaps > 200, np.ones(6), np.zeros(6)):
+        rate = length_controlled_win_rate(preferences.astype(float), gaps + 900, [900] * 6)
+        assert 0.0 <= rate <= 1.0
+    assert length_controlled_win_rate(gaps > 0, gaps + 900, [900] * 6) == pytest.approx(0.5, abs=0.2)
+
+
+def test_what_cannot_be_fitted_is_refused() -> None:
+    for wrong in (([], [], []), ([1], [2, 3], [4]), ([1, 0], [2, 3], [4]), ([-1.0], [2], [3])):
+        with pytest.raises(ValueError):
+            length_controlled_win_rate(*wrong)
+    with pytest.raises(ValueError, match="leave out the prompts without one"):
+        length_controlled_win_rate([float("nan")], [2], [3])

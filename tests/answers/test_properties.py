@@ -208,4 +208,9 @@ def test_a_mask_may_be_of_numbers(name: str, kind: torch.dtype) -> None:
 
 
 def test_every_answer_is_tested_here_or_is_not_about_tensors() -> None:
-    assert set(answers.__all__) - set(CASES) == {"bootstrap_ci", "combine_orders", "win_rate"}
+    assert set(answers.__all__) - set(CASES) == {
+        "bootstrap_ci",
+        "combine_orders",
+        "length_controlled_win_rate",
+        "win_rate",
+    }
