@@ -1,172 +1,39 @@
 """Which of two policies answers better: win rates, gold scores by dimension, and the table of all policies.
 
-A judge sees every pair in both orders; a verdict that turns with the order is a tie, a verdict that could
-not be read is counted as unparsed and left out of the rate, never given to either side.
+Two policies are compared in `helpers.judging.head_to_head`, whose names are here too.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
 from helpers.errors import CourseError
-from helpers.guard import guarded
 from helpers.judging.gold import gold_scores
-from helpers.judging.judge import Comparison, Judge, Verdict
+from helpers.judging.head_to_head import HeadToHead, answer, head_to_head
+from helpers.judging.judge import Judge
 from helpers.judging.measure import PolicyReport, gold_metadata
 from helpers.text.datasets import Example
+
+__all__ = [
+    "HHH",
+    "STRICT_BELOW",
+    "EvaluationTable",
+    "HeadToHead",
+    "PolicyRow",
+    "answer",
+    "compare_policies",
+    "gold_metadata",
+    "head_to_head",
+    "hhh_scores",
+]
 
 STRICT_BELOW = 0.3  # the strict win rate reads a score under this as 0: bad beats worse no longer
 DIMENSIONS = ("helpful", "harmless", "honest", "total")
 GOLD_MISSING = "the rows carry no gold metadata; use a judge that needs none"
-
-
-@dataclass(frozen=True)
-class HeadToHead:
-    """A candidate against a baseline over the prompts with a readable verdict in both orders.
-
-    `outcomes` holds 1, 0.5 or 0 for each of `row_ids`. `strict` is the same comparison with scores under
-    `strict_below` read as 0; None where it was not asked for or the judge gives no scores.
-    """
-
-    win_rate: float  # ties count one half
-    ci95: tuple[float, float]  # bootstrap over prompts
-    wins: int
-    losses: int
-    ties: int
-    unparsed: int  # prompts without a readable verdict in one order or both
-    outcomes: list[float]
-    row_ids: list[str]
-    judge: str
-    is_proxy: bool
-    strict: HeadToHead | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the figures as JSON values, without the outcomes of single prompts."""
-        return {
-            "win_rate": self.win_rate,
-            "ci95": list(self.ci95),
-            "wins": self.wins,
-            "losses": self.losses,
-            "ties": self.ties,
-            "unparsed": self.unparsed,
-            "judge": self.judge,
-            "is_proxy": self.is_proxy,
-            "strict_win_rate": self.strict.win_rate if self.strict else None,
-            "strict_ci95": list(self.strict.ci95) if self.strict else None,
-        }
-
-
-def answer(answers: Any, name: str) -> Callable[..., Any]:
-    """Return the exercise function `name`, fenced; CourseError if the learner's file has none yet."""
-    return getattr(guarded(answers), name)
-
-
-def head_to_head(
-    judge: Judge,
-    examples: Sequence[Example],
-    candidate: Sequence[str],
-    baseline: Sequence[str],
-    answers: Any,
-    *,
-    strict_below: float | None = None,
-) -> HeadToHead:
-    """Judge `candidate` against `baseline` on every prompt, in both orders.
-
-    Args:
-        examples, candidate, baseline: one a prompt, in the same order.
-        answers: namespace with `combine_orders`, `win_rate` and `bootstrap_ci`.
-        strict_below: also fill `.strict`, in which the judge's scores under this value count as 0. It
-            costs no further judging.
-
-    Raises:
-        CourseError: for lists of unequal length, no prompts, or no readable verdict at all.
-    """
-    if not examples:
-        raise CourseError("a head-to-head comparison needs at least one prompt")
-    if not len(examples) == len(candidate) == len(baseline):
-        raise CourseError(
-            f"{len(examples)} prompts, {len(candidate)} candidate and {len(baseline)} baseline responses: "
-            "give one response for each prompt"
-        )
-    first = _verdicts(judge, examples, candidate, baseline)
-    second = _verdicts(judge, examples, baseline, candidate)
-    strict = None
-    if strict_below is not None and all(_has_scores(verdict) for verdict in (*first, *second)):
-        floored, floored_swapped = (
-            [_strict_winner(verdict, strict_below) for verdict in side] for side in (first, second)
-        )
-        strict = _tally(judge, examples, floored, floored_swapped, answers)
-    winners, winners_swapped = ([_winner(verdict) for verdict in side] for side in (first, second))
-    return _tally(judge, examples, winners, winners_swapped, answers, strict=strict)
-
-
-def _verdicts(
-    judge: Judge, examples: Sequence[Example], shown_first: Sequence[str], shown_second: Sequence[str]
-) -> list[Verdict]:
-    pairs = [Comparison(*parts) for parts in zip(examples, shown_first, shown_second, strict=True)]
-    verdicts = judge.compare(pairs)
-    if len(verdicts) != len(pairs):
-        raise CourseError(
-            f"judge {judge.name} returned {len(verdicts)} verdicts for {len(pairs)} comparisons"
-        )
-    return list(verdicts)
-
-
-def _winner(verdict: Verdict) -> str | None:
-    """Read the winner leniently nowhere: anything but "A" or "B" is unparsed."""
-    return verdict.winner if verdict.winner in ("A", "B") else None
-
-
-def _has_scores(verdict: Verdict) -> bool:
-    scores = (verdict.score_a, verdict.score_b)
-    return all(score is not None and math.isfinite(score) for score in scores)
-
-
-def _strict_winner(verdict: Verdict, floor: float) -> str | None:
-    """Winner after reading scores under `floor` as 0. Equal scores say "A" in both orders, hence a tie."""
-    if _winner(verdict) is None or verdict.score_a is None or verdict.score_b is None:
-        return None
-    score_a, score_b = (score if score >= floor else 0.0 for score in (verdict.score_a, verdict.score_b))
-    return "A" if score_a >= score_b else "B"
-
-
-def _tally(
-    judge: Judge,
-    examples: Sequence[Example],
-    first: Sequence[str | None],
-    second: Sequence[str | None],
-    answers: Any,
-    *,
-    strict: HeadToHead | None = None,
-) -> HeadToHead:
-    kept = [(a, b, example.row_id) for a, b, example in zip(first, second, examples, strict=True) if a and b]
-    if not kept:
-        raise CourseError(
-            f"judge {judge.name} gave no readable verdict on any of the {len(examples)} prompts"
-        )
-    verdicts = answer(answers, "combine_orders")([a for a, _, _ in kept], [b for _, b, _ in kept])
-    rate = answer(answers, "win_rate")
-    outcomes = [float(rate([verdict])) for verdict in verdicts]  # so the value of a tie is defined once
-    low, high = answer(answers, "bootstrap_ci")(outcomes)
-    return HeadToHead(
-        win_rate=float(rate(verdicts)),
-        ci95=(float(low), float(high)),
-        wins=verdicts.count("win"),
-        losses=verdicts.count("loss"),
-        ties=verdicts.count("tie"),
-        unparsed=len(examples) - len(kept),
-        outcomes=outcomes,
-        row_ids=[row_id for _, _, row_id in kept],
-        judge=judge.name,
-        is_proxy=judge.is_proxy,
-        strict=strict,
-    )
-
 
 # ---------------------------------------------------------------------- gold scores
 
@@ -234,6 +101,8 @@ class PolicyRow:
             "strict_win_rate_vs_sft": sft.get("strict_win_rate"),
             "strict_ci95_vs_sft": sft.get("strict_ci95"),
             "unparsed": base.get("unparsed", 0) + sft.get("unparsed", 0),
+            "judged_vs_base": self.vs_base.trust() if self.vs_base else None,
+            "judged_vs_sft": self.vs_sft.trust() if self.vs_sft else None,
             **{name: self.hhh.overall[name] if self.hhh else None for name in DIMENSIONS},
             "kl": kl.per_token if kl else None,
             "kl_sum": kl.per_sequence if kl else None,
