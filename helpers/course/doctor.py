@@ -17,6 +17,7 @@ from helpers.course import doctor_offline as offline
 from helpers.course import doctor_online as online
 from helpers.course.curves import NAMES
 from helpers.course.doctor_record import SHORT, Finding, Record, note, read_run
+from helpers.course.hacking import hacking
 
 Rule = Callable[[Record], Iterable[Finding]]
 
@@ -29,7 +30,7 @@ def rules_for(algo: str) -> tuple[Rule, ...]:
         return (about_the_run, *offline.COMMON, *offline.REWARD_MODEL)
     if algo in ("dpo", "ipo", "aot"):
         return (about_the_run, *offline.COMMON, *offline.PREFERENCE)
-    return (about_the_run, *offline.COMMON, *online.ONLINE)
+    return (about_the_run, *offline.COMMON, *online.ONLINE, hacking)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from helpers.course.held_out import watched
 from helpers.errors import CourseError
 from helpers.training.configs import OnlineConfig, PreferenceConfig, RewardConfig, SFTConfig
 from helpers.training.online import ALGORITHMS, train_online
@@ -40,9 +41,9 @@ def trainer_of(algo: str) -> Trainer:
     if algo in LOSSES:
         return Trainer(PreferenceConfig, train_preference)
     if algo == "ppo":
-        return Trainer(PPOConfig, train_ppo)
+        return Trainer(PPOConfig, watched(train_ppo))
     if algo in ALGORITHMS:
-        return Trainer(OnlineConfig, train_online)
+        return Trainer(OnlineConfig, watched(train_online))
     raise CourseError(f"--algo {algo} is not one of {', '.join(ALGOS)}")
 
 

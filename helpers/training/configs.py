@@ -139,6 +139,17 @@ class OnlineConfig(RunSettings):
     clip_eps_high: float | None = flag(None, "upper clip, if it differs")
     kl_coef: float | None = flag(None, "weight of the KL term")
     mask_truncated: bool = flag(False, "learn nothing from responses that were cut off")
+    length_penalty: float | None = flag(None, "taken off the reward for every token of a response")
+    diversity_penalty: float | None = flag(
+        None, "taken off the reward, times the share of a response's 3-grams that repeat an earlier one"
+    )
+    stop_kl: float | None = flag(None, "end the run once the KL a token (mean of three steps) is above this")
+    stop_on_hacking: bool | None = flag(
+        None, "end the run once the held-out judge falls while the reward rises; keep the best weights seen"
+    )
+    held_out_judge: str | None = flag(
+        None, "judges the answers of every evaluation: none, or a judge's name; default gold, where it can"
+    )
     generation_batch_size: int = flag(64, "responses generated at once")
 
 
@@ -200,16 +211,21 @@ MAY_STAY_NONE = {
     "adaptive_kl_target",
     "clip_eps_high",
     "dataset_name",
+    "diversity_penalty",
     "eval_holdout",
     "eval_limit",
     "eval_split",
+    "held_out_judge",
     "init_adapter",
+    "length_penalty",
     "margin_field",
     "model_name",
     "pair_weights",
     "profile",
     "reference_cache",
     "reward_model",
+    "stop_kl",
+    "stop_on_hacking",
     "target_kl",
     "train_limit",
     "train_split",
@@ -270,6 +286,7 @@ POSITIVE = (
     "value_learning_rate",
     "target_kl",
     "adaptive_kl_target",
+    "stop_kl",
     "lora_alpha",
     "num_train_epochs",
 )
@@ -286,6 +303,8 @@ NOT_NEGATIVE = (
     "entropy_coef",
     "missing_eos_penalty",
     "center_rewards_coefficient",
+    "length_penalty",
+    "diversity_penalty",
 )
 BELOW_ONE = ("lora_dropout", "warmup_ratio")
 FROM_0_TO_1 = ("gamma", "lam")

@@ -29,6 +29,7 @@ from helpers.text.groups import Group
 from helpers.training.algorithms import ALGORITHMS, Algorithm
 from helpers.training.configs import OnlineConfig
 from helpers.training.fit import explained_interrupt, write_final
+from helpers.training.mitigations import penalised, penalties_used
 from helpers.training.rollouts import (
     MicroBatch,
     Rollout,
@@ -40,6 +41,7 @@ from helpers.training.rollouts import (
     prompt_indices,
     sample_groups,
 )
+from helpers.training.run_dir import BEST
 from helpers.training.samples import SampleLogger
 from helpers.training.setup import (
     Policy,
@@ -54,6 +56,7 @@ from helpers.training.setup import (
     open_workspace,
 )
 from helpers.training.updates import RatioWatch, build_optimizer, recomputing
+from helpers.training.watch import HeldOut, Watch, say
 
 
 class OnlineTrainer:
@@ -77,6 +80,7 @@ class OnlineTrainer:
         self.model = model = policy.model
         self.prompts, self.samples = list(prompts), samples
         self.config: OnlineConfig = space.config
+        self.watch = Watch(space.run, space.config, judged=samples.judge is not None)
         self.step, self.skipped = 0, 0
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = self.make_optimizer()
@@ -113,12 +117,15 @@ class OnlineTrainer:
         with tqdm(total=total, initial=self.step, desc=name, unit="step", leave=False) as bar:
             if self.step == 0:
                 self.evaluate()
-            while self.step < total:
+            while self.step < total and not self.watch.stopped:
                 row = self.one_step()
                 bar.update()
                 bar.set_postfix({k: f"{row[k]:.3g}" for k in ("reward", "kl", "tokens", "tokens_per_second")})
                 self.after_step(row)
                 if self.step == stop_at_step:
+                    return
+                if self.watch.stopped:
+                    say(f"{name}: {self.watch.stopped}")
                     return
 
     def one_step(self) -> dict[str, float]:
@@ -148,17 +155,25 @@ class OnlineTrainer:
         raw = torch.tensor([score for group in scores for score in group], dtype=torch.float32)
         return groups, completions, raw
 
+    def penalise(
+        self, raw: torch.Tensor, completions: list[list[Completion]]
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        """(N,) finite rewards less the penalties, and their columns; without penalties, the rewards."""
+        less, columns = penalised(raw, completions, self.answers, self.config)
+        return abstain(less, self.config.group_size)[0], columns
+
     def rollout(self) -> Rollout:
         """Groups of responses with rewards, advantages, old and reference log-probs."""
         c = self.config
         groups, completions, raw = self.sample()
         rewards, abstained = abstain(raw, c.group_size)
-        advantages = self.algorithm.advantages(self.answers, rewards, c.group_size)
+        trained_on, penalties = self.penalise(raw, completions)
+        advantages = self.algorithm.advantages(self.answers, trained_on, c.group_size)
         advantages = advantages.masked_fill(abstained, 0.0)
         rollout = Rollout(groups, completions, rewards, advantages)
         with self.autocast:
             lay_out(self.model, rollout, c, self.space.pad_id, self.policy.reference, self.step)
-        rollout.metrics = measure(rollout, abstained, c.group_size, self.answers)
+        rollout.metrics = {**measure(rollout, abstained, c.group_size, self.answers), **penalties}
         return rollout
 
     def update(self, rollout: Rollout) -> dict[str, float]:
@@ -225,16 +240,20 @@ class OnlineTrainer:
             self.save()
 
     def evaluate(self) -> dict[str, float]:
-        """Greedy answers to held-out prompts: their reward, length and truncated share."""
+        """Greedy answers to held-out prompts: their reward, length, truncated share, and the judge's view."""
         rows = self.samples.write(self.model, self.step)
         if not rows:
             return {}
+        self.watch.samples += [{"step": self.step, **row} for row in rows]
         count = len(rows)
         metrics = {
             "eval_reward": sum(row["reward"] for row in rows) / count,
             "eval_tokens": sum(row["tokens"] for row in rows) / count,
             "eval_truncated": sum(not row["complete"] for row in rows) / count,
         }
+        if self.samples.judge:
+            metrics["gold"] = sum(row["gold"] for row in rows) / count
+            self.watch.keep_best(metrics["gold"], self.step, self.policy.save)
         self.space.run.log(self.step, **metrics)
         self.last_evaluation = metrics
         return metrics
@@ -282,7 +301,12 @@ def attach_reward_model(space: Workspace, model: Any, answers: Any) -> RewardMod
 
 
 def train_online(
-    config: OnlineConfig, answers: Any, *, scorer: Scorer | None = None, stop_at_step: int | None = None
+    config: OnlineConfig,
+    answers: Any,
+    *,
+    scorer: Scorer | None = None,
+    stop_at_step: int | None = None,
+    held_out: HeldOut | None = None,
 ) -> RunResult:
     """Train a policy adapter online; the result is `final/adapter`.
 
@@ -290,11 +314,14 @@ def train_online(
         answers: namespace with the algorithm's answers (`group_advantages`, `grpo_loss`), `approx_kl` and
             `last_token_index`.
         scorer: rewards in place of the reward model of `config.reward_model`.
+        held_out: gives the judge of every evaluation's answers, beside the reward (column `gold`).
     """
     if config.algo not in ALGORITHMS:
         raise CourseError(f"--algo {config.algo} is not one of {', '.join(ALGORITHMS)}")
     uses = ALGORITHMS[config.algo].uses
-    return start_online(config, answers, uses, OnlineTrainer, scorer=scorer, stop_at_step=stop_at_step)
+    return start_online(
+        config, answers, uses, OnlineTrainer, scorer=scorer, stop_at_step=stop_at_step, held_out=held_out
+    )
 
 
 def start_online(
@@ -305,6 +332,7 @@ def start_online(
     *,
     scorer: Scorer | None,
     stop_at_step: int | None,
+    held_out: HeldOut | None = None,
 ) -> RunResult:
     """Open the run, load the roles, and train with the trainer that `make` returns.
 
@@ -313,6 +341,7 @@ def start_online(
         make: called with what `OnlineTrainer` is.
     """
     answers = guarded(answers)
+    uses = (*uses, *penalties_used(config))
     space = open_workspace(config, config.algo, answers.fingerprints(*uses))
     if done := finished_result(space.run):
         return done
@@ -328,6 +357,8 @@ def start_online(
         return [group[0] for group in scorer.score_groups(pairs)]
 
     samples = SampleLogger(space, eval_examples, score, model=policy.model)
+    if held_out is not None:
+        samples.judge = held_out(samples.examples)
     trainer = make(space, answers, policy, scorer, encode_prompts(space, examples), samples)
     return run_online(trainer, stop_at_step)
 
@@ -339,14 +370,18 @@ def run_online(trainer: OnlineTrainer, stop_at_step: int | None) -> RunResult:
     run.truncate_to(checkpoint[0] if checkpoint else 0)
     if checkpoint:
         trainer.restore(checkpoint[1])
+    trainer.watch.begin(trainer.step)
     started = time.perf_counter()
     with explained_interrupt(run.path):
         trainer.train(stop_at_step)
-    if trainer.step < trainer.config.max_steps:
+    if trainer.step < trainer.config.max_steps and not trainer.watch.stopped:
         run.close()
         return RunResult(run.path, run.final_path, {})
+    if trainer.watch.wants_best:
+        trainer.policy.restore(run.path / BEST)
     metrics = {
         **getattr(trainer, "last_evaluation", {}),
+        **trainer.watch.ending(),
         "steps": trainer.step,
         "skipped_steps": trainer.skipped,
         "seconds": round(time.perf_counter() - started, 1),

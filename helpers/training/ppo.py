@@ -32,6 +32,7 @@ from helpers.training.ppo_value import ValueModel, add_value
 from helpers.training.rollouts import MicroBatch, Rollout, Scorer, abstain, lay_out, measure, passes
 from helpers.training.setup import RunResult
 from helpers.training.updates import RatioWatch
+from helpers.training.watch import HeldOut
 
 USES = ("kl_shaped_rewards", "gae", "whiten", "ppo_policy_loss", "ppo_value_loss")
 
@@ -63,9 +64,11 @@ class PPOTrainer(OnlineTrainer):
         groups, completions, raw = self.sample()
         rewards, abstained = abstain(raw, c.group_size)
         rollout = Rollout(groups, completions, rewards, torch.zeros_like(rewards))
+        rollout.penalised, penalties = self.penalise(raw, completions)
         with self.autocast:
             lay_out(self.model, rollout, c, self.space.pad_id, self.policy.reference, self.step)
         rollout.metrics = measure(rollout, abstained, c.group_size, self.answers)
+        rollout.metrics |= penalties
         rollout.metrics["kl_sequence"] = rollout.metrics["kl"] * rollout.metrics["tokens"]
         rollout.metrics["kl_coef"] = self.kl_coef
         scores, learned = scores_of(rollout, abstained, c)
@@ -200,16 +203,24 @@ class PPOTrainer(OnlineTrainer):
 
 
 def train_ppo(
-    config: PPOConfig, answers: Any, *, scorer: Scorer | None = None, stop_at_step: int | None = None
+    config: PPOConfig,
+    answers: Any,
+    *,
+    scorer: Scorer | None = None,
+    stop_at_step: int | None = None,
+    held_out: HeldOut | None = None,
 ) -> RunResult:
     """Train a policy adapter by PPO; the result is `final/adapter`.
 
     Args:
         answers: namespace with `USES`, `approx_kl` and `last_token_index`.
         scorer: scores in place of the reward model of `config.reward_model`; without one the value is fresh.
+        held_out: gives the judge of every evaluation's answers, beside the reward (column `gold`).
     """
 
     def make(space: Any, fenced: Any, policy: Any, *others: Any) -> PPOTrainer:
         return PPOTrainer(space, fenced, policy, *others, value=add_value(space, policy, fenced))
 
-    return start_online(config, answers, USES, make, scorer=scorer, stop_at_step=stop_at_step)
+    return start_online(
+        config, answers, USES, make, scorer=scorer, stop_at_step=stop_at_step, held_out=held_out
+    )

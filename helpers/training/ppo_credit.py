@@ -35,7 +35,8 @@ def scores_of(
     A response without a finite reward abstains: its tokens enter no mean, no whitening and no value target.
     """
     complete = torch.tensor([answer.complete for group in rollout.completions for answer in group])
-    scores = rollout.rewards - config.missing_eos_penalty * (~complete).float()
+    rewards = rollout.rewards if rollout.penalised is None else rollout.penalised
+    scores = rewards - config.missing_eos_penalty * (~complete).float()
     learned = ~abstained & complete if config.mask_truncated else ~abstained
     return scores, learned
 

@@ -57,10 +57,11 @@ class Rollout:
 
     groups: list[Group]
     completions: list[list[Completion]]
-    rewards: torch.Tensor  # (prompts * group_size,)
+    rewards: torch.Tensor  # (prompts * group_size,) as the reward model gives them
     advantages: torch.Tensor  # (prompts * group_size,)
     windows: list[list[MicroBatch]] = field(default_factory=list)  # one list an optimiser step
     metrics: dict[str, float] = field(default_factory=dict)
+    penalised: torch.Tensor | None = None  # rewards less the penalties, where there are any
 
 
 def derive_seed(*parts: Any) -> int:

@@ -5,6 +5,7 @@
     samples.jsonl                    {"step": …, prompt, response, …}
     checkpoints/step_000100/…        each there as a whole or not at all, with a list of its files
     final/…                          the trainer's result
+    signs.json, best/…               online runs: signs of reward hacking, and the best weights
     finished.json                    the closing metrics; present exactly if the run came to its end
     run.lock                         who is writing just now
 
@@ -44,7 +45,8 @@ __all__ = ["RunDir", "read_metric_rows", "read_sample_rows"]
 
 CONFIG, METRICS, SAMPLES, FINISHED = "config.json", "metrics.csv", "samples.jsonl", "finished.json"
 CHECKPOINTS, FINAL, LOCK = "checkpoints", "final", "run.lock"
-BESIDES = ("data_report.txt", "eval_rewards.json")  # what trainers leave beside these
+SIGNS, BEST = "signs.json", "best"
+BESIDES = ("data_report.txt", "eval_rewards.json", SIGNS)  # what trainers leave beside these
 NOT_COMPARED = ("resume", "overwrite", "output_dir")  # say how to start and where, not what to run
 
 
@@ -286,7 +288,7 @@ class RunDir:
     def _clear(self) -> None:
         for name in (METRICS, SAMPLES, FINISHED, CONFIG, *BESIDES):
             (self.path / name).unlink(missing_ok=True)
-        for name in (CHECKPOINTS, FINAL):
+        for name in (CHECKPOINTS, FINAL, BEST):
             if (self.path / name).is_dir():
                 self._remove_directory(self.path / name)
         self._columns, self._last_step = [], 0

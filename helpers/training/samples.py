@@ -16,6 +16,8 @@ from helpers.training.tracking import Tracker
 class SampleLogger:
     """Generates greedy answers to the first `eval_samples` prompts and writes them to samples.jsonl.
 
+    Where `judge` is set, it gives each answer a verdict from 0 to 1 besides, the entry `gold`.
+
     Args:
         examples: held-out examples; their first response or `reference_response_text` is shown beside.
         model: its context is held against the prompts and the answers' length before training.
@@ -31,6 +33,7 @@ class SampleLogger:
         model: torch.nn.Module | None = None,
     ) -> None:
         self.space, self.score = space, score
+        self.judge: Callable[[Sequence[str]], Sequence[float]] | None = None
         self.examples = list(examples[: space.config.eval_samples])
         self.prompts = encode_prompts(space, self.examples)
         self.sampling = Sampling(max_new_tokens=space.config.max_new_tokens, greedy=True)
@@ -56,6 +59,9 @@ class SampleLogger:
                 "complete": answer.complete,
             }
             rows.append(row if reward is None else {**row, "reward": reward})
+        if self.judge:
+            verdicts = self.judge([answer.text for answer in answers])
+            rows = [{**row, "gold": float(gold)} for row, gold in zip(rows, verdicts, strict=True)]
         self.space.run.log_samples(step, rows)
         self.tracker.log_samples(step, rows)
         return rows
