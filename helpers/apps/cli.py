@@ -20,6 +20,7 @@ SUMMARY = {
     "doctor": "what the curves of a training run mean, in words",
     "profile": "which profile this machine gets, and why",
     "data": "build-tiny, or report on a data set",
+    "demo": "policies side by side in the browser: blind votes, rewards, a gallery; --export_space",
     "build": "the lessons' notebooks from their sources; --check compares them",
     "bench": "speed and memory of this machine's runs, as JSON lines",
 }

@@ -293,6 +293,13 @@ def bench(words: list[str]) -> int:
     return 0 if kept else 1
 
 
+def demo(words: list[str]) -> int:
+    """The chat demo."""
+    from helpers.apps.demo.command import demo as run_demo
+
+    return run_demo(words)
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "course": course,
     "train": train,
@@ -303,6 +310,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "doctor": doctor,
     "profile": profile,
     "data": data,
+    "demo": demo,
     "build": build,
     "bench": bench,
 }
