@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -179,7 +180,7 @@ def readable(text: str) -> str:
 def sampling_of(temperature: float, top_p: float, max_new_tokens: float) -> Sampling:
     """Settings of the page; temperature 0 is greedy. CourseError for values that cannot be."""
     for name, value in (("temperature", temperature), ("top-p", top_p), ("max new tokens", max_new_tokens)):
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise CourseError(f"{name} is {value!r}: give a number")
     if temperature < 0:
         raise CourseError(f"temperature is {temperature:g}: 0 takes the likeliest token, above it draws")
