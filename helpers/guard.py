@@ -152,7 +152,7 @@ def token_mask(result: Any, _: Any, attention_mask: torch.Tensor) -> torch.Tenso
 
 
 def positions(result: Any, attention_mask: torch.Tensor) -> torch.Tensor:
-    """One index of a token for every row of the mask."""
+    """One column of the first input for each of its rows."""
     rows, width = attention_mask.shape
     fits = isinstance(result, torch.Tensor) and result.shape == (rows,)
     if not fits or result.is_floating_point() or result.is_complex() or result.dtype == torch.bool:
@@ -184,6 +184,7 @@ def interval(result: Any, *_: Any) -> tuple[float, float]:
 EXPECTED: dict[str, Callable[..., Any]] = {
     "aot_loss": loss,
     "approx_kl": scalar,
+    "best_of_n": positions,
     "bootstrap_ci": interval,
     "bradley_terry_loss": loss,
     "combine_orders": verdicts,

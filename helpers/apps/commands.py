@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from helpers.apps.checking import check_exercises
-from helpers.apps.flags import parse, take_flag
+from helpers.apps.flags import parse, take_flag, text
 from helpers.course.answers import load_answers
 from helpers.course.stages import ALGOS, trainer_of
 from helpers.errors import CourseError
 from helpers.training.run_rows import plain
 
 DEFAULT_ANSWERS = "solutions.answers"
-
-
-def text(help_text: str, default: Any = None) -> Any:
-    """A flag with its help."""
-    return field(default=default, metadata={"help": help_text})
 
 
 def answers_from(words: list[str]) -> tuple[Any, list[str]]:
@@ -67,89 +62,37 @@ def train(words: list[str]) -> int:
 
 
 # ---------------------------------------------------------------------- evaluation
-@dataclass
-class EvaluateConfig:
-    """Greedy answers of the base and of adapters to held-out prompts, compared in one table."""
-
-    adapters: str = text("comma-separated name=DIR or DIR of saved adapters", "")
-    profile: str | None = text("tiny, smol, colab or qlora_7b")
-    model_name: str | None = text("base model; default: the profile's")
-    dataset_name: str | None = text("data set; default: the profile's")
-    split: str = text("held-out prompts", "test_gen")
-    limit: int | None = text("prompts at most")
-    max_new_tokens: int | None = text("longest response")
-    reward_model: str | None = text("directory of a reward model, also evaluated on --pairs_split")
-    pairs_split: str = text("held-out pairs", "test_prefs")
-    output: str | None = text("write the figures there as JSON")
-    seed: int = text("seed of the KL samples", 0)
-
-
 def evaluate(words: list[str]) -> int:
-    """Base and adapters in one table."""
-    from helpers.apps.evaluating import evaluate_adapters
+    """Base and adapters, or files of answers, in one table."""
+    from helpers.apps import evaluating
 
     answers, rest = answers_from(words)
-    config = parse(EvaluateConfig, rest, "evaluate")
-    print(evaluate_adapters(config, answers))
+    print(evaluating.evaluate(rest, answers))
     return 0
 
 
 # ---------------------------------------------------------------------- submission
-@dataclass
-class SubmitConfig:
-    """Write one part of a submission: policy generations, reward-model scores, or the zip of both."""
-
-    output_dir: str = text("the submission directory", "submission")
-    method: str | None = text("policy: dpo, ipo, aot, grpo, dr_grpo, gspo or ppo")
-    adapter: str | None = text("policy: directory of the adapter, such as runs/my_dpo/final/adapter")
-    reward_model: str | None = text("reward_model: directory of the reward model, such as runs/my_rm/final")
-    public_eval: str | None = text("directory of the public evaluation files; default: the bundled one")
-    profile: str | None = text("tiny, smol, colab or qlora_7b")
-    model_name: str | None = text("base model; default: the profile's")
-    quantization: str | None = text("nf4 or none; default: the profile's")
-    max_prompt_tokens: int | None = text("budget of the prompt; the benchmark's is 700")
-    max_response_tokens: int | None = text("budget of a scored response; the benchmark's is 512")
-    max_new_tokens: int | None = text("budget of a generated response; the benchmark's is 256")
-    batch_size: int = text("rows at once", 32)
-    zip: str | None = text("zip: the file to write; default: the directory's name with .zip")
-
-
 def submit(words: list[str]) -> int:
-    """submit policy|reward_model|zip."""
-    from helpers.apps.submitting import submit_part
+    """submit policy|reward_model|best|zip|export."""
+    from helpers.apps import submitting
 
-    kinds = ("policy", "reward_model", "zip")
+    kinds = submitting.KINDS
     if words[:1] in (["-h"], ["--help"]):
         print(f"usage: python -m helpers submit {'|'.join(kinds)} [flags]; --help after it lists them")
         return 0
     if not words or words[0] not in kinds:
         raise CourseError(f"submit needs one of {', '.join(kinds)} as its first word")
     answers, rest = answers_from(words[1:])
-    print(submit_part(words[0], parse(SubmitConfig, rest, f"submit {words[0]}"), answers))
+    print(submitting.submit(words[0], rest, answers))
     return 0
-
-
-@dataclass
-class GradeConfig:
-    """Grade a submission directory or zip against the public evaluation files."""
-
-    submission: str = text("directory or zip")
-    public_eval: str | None = text("directory of the public evaluation files; default: the bundled one")
-    output: str | None = text("results JSON in Gradescope's format; default: beside the submission")
-    judge: str = text("gold, exact on the bundled prompts", "gold")
 
 
 def grade(words: list[str]) -> int:
     """Grade a submission; exit status 1 if a part fails."""
-    from helpers.apps.submitting import grade_submission
+    from helpers.apps.grading import grade_submission
 
     answers, rest = answers_from(words)
-    if rest and not rest[0].startswith("-"):
-        rest = ["--submission", *rest]
-    config = parse(GradeConfig, rest, "grade")
-    if not config.submission:
-        raise CourseError("grade needs the submission: python -m helpers grade DIR")
-    return grade_submission(config, answers)
+    return grade_submission(rest, answers)
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import field
 from typing import Any
 
 from helpers.errors import CourseError
@@ -12,6 +13,11 @@ ANSWERS = (
     "Also --answers MODULE_OR_FILE: whose functions are used, such as my_answers.py or a notebook; what it"
     " lacks comes from the reference answers, where they are installed."
 )
+
+
+def text(help_text: str, default: Any = None) -> Any:
+    """A flag with its help."""
+    return field(default=default, metadata={"help": help_text})
 
 
 def parse(kind: Any, words: list[str], command: str) -> Any:

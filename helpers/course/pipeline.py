@@ -280,7 +280,8 @@ def submit_and_grade(course: Course, methods: Sequence[str]) -> dict[str, Any] |
     )
     zip_submission(target, course.path / "submission.zip")
     result = course.path / "grade.json"
-    return grade(target, public, make_judge("gold"), course.answers, result, trainable=METHODS)
+    judge = make_judge("gold")
+    return grade(target, public, judge, course.answers, result, trainable=METHODS, part2=False)
 
 
 # ---------------------------------------------------------------------- results
@@ -318,8 +319,13 @@ def summarise(
         "omitted": table.omitted,
         "methods": methods,
         "reward_model": reward_figures(course, reward),
-        "grade": {"score": graded["score"], "max_score": graded["max_score"]} if graded else None,
+        "grade": points(graded) if graded else None,
     }
+
+
+def points(graded: Mapping[str, Any]) -> dict[str, float]:
+    """How many points the submission got, and how many there are."""
+    return {"score": graded["score"], "max_score": graded["extra_data"]["max_score"]}
 
 
 def reward_figures(course: Course, reward: RewardReport) -> dict[str, Any]:

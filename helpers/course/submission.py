@@ -1,7 +1,8 @@
 """Writing a submission as the university project's autograder reads it.
 
-    policy_generations/{dpo,ipo,aot,grpo,drgrpo,gspo,ppo}.jsonl   greedy answers to the public prompts
-    reward_model/public_test_pref_scores.jsonl                    scores of the public preference pairs
+    policy_generations/   greedy answers to the public prompts, a file a method
+    reward_model/         scores of the public preference pairs
+    part2/                the best answers of several candidates, written by `helpers.course.best`
 
 Rows are checked before a file appears, files appear whole, and a killed run goes on where it was.
 """
@@ -11,20 +12,19 @@ from __future__ import annotations
 import json
 import time
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from helpers.course.journal import in_batches
+from helpers.course.layout import REWARD_FILE, ROOT_NAME, layout, policy_file
+from helpers.course.submission_files import Submission, open_submission
 from helpers.course.submission_reader import (
     MAX_NEW_TOKENS,
     MAX_PROMPT_TOKENS,
     MAX_RESPONSE_TOKENS,
-    REWARD_FILE,
-    ROOT_NAME,
     Faults,
-    open_submission,
     read_policy_rows,
     read_score_rows,
 )
@@ -37,7 +37,6 @@ from helpers.models.sampling import Completion, Sampling, generate
 from helpers.text.chat import Budget, ChatEncoder
 from helpers.text.groups import Group
 
-METHODS = ("dpo", "ipo", "aot", "grpo", "dr_grpo", "gspo", "ppo")
 RETRIES = (1, 8, 32)  # min_new_tokens tried in turn on a prompt whose greedy answer has no visible text
 ZIP_TIME = (1980, 1, 1, 0, 0, 0)  # so that equal submissions give equal zips
 
@@ -63,17 +62,6 @@ class Written:
                 f"length: {', '.join(self.retried[:5])}{' …' if len(self.retried) > 5 else ''}"
             )
         return "\n".join([*lines, *self.notes])
-
-
-def policy_file(method: str) -> str:
-    """Return the path of a method's file within the submission; Dr. GRPO's is called drgrpo there."""
-    name = method.lower().replace("-", "_")
-    name = "dr_grpo" if name == "drgrpo" else name
-    if name not in METHODS:
-        raise CourseError(
-            f"method {method!r} has no place in a submission: choose one of {', '.join(METHODS)}"
-        )
-    return f"policy_generations/{name.replace('_', '')}.jsonl"
 
 
 def check_budget(budget: Budget) -> list[str]:
@@ -134,6 +122,11 @@ def _finish(path: Path, rows: Sequence[dict[str, Any]], faults: Faults) -> None:
     if faults:
         raise CourseError(f"{path} was not written. " + "; ".join(faults.lines()))
     write_jsonl(path, rows)
+    finish(path)
+
+
+def finish(path: Path) -> None:
+    """Drop the journal of a file that is written."""
     path.with_name(path.name + ".partial").unlink(missing_ok=True)
 
 
@@ -225,7 +218,7 @@ def _answer_batch(
                 answers[index] = answer
             left = [index for index in left if not answers[index].text.strip()]
     return {
-        "rows": [_policy_row(row, answer) for row, answer in zip(rows, answers, strict=True)],
+        "rows": [policy_row(row, answer) for row, answer in zip(rows, answers, strict=True)],
         "retried": [rows[index]["row_id"] for index in empty],
     }
 
@@ -238,7 +231,8 @@ def _greedy(
     return [group[0] for group in groups]
 
 
-def _policy_row(prompt: dict[str, Any], answer: Completion) -> dict[str, Any]:
+def policy_row(prompt: dict[str, Any], answer: Completion) -> dict[str, Any]:
+    """An answer as the university project's files hold it."""
     return {
         "row_id": prompt["row_id"],
         "prompt_text": prompt["prompt_text"],
@@ -303,7 +297,7 @@ def _score_row(row_id: str, chosen: float, rejected: float) -> dict[str, Any]:
     return {"row_id": row_id, "chosen_score": chosen, "rejected_score": rejected}
 
 
-# ---------------------------------------------------------------------- zip
+# ---------------------------------------------------------------------- handing it in
 
 
 def zip_submission(directory: str | Path, output: str | Path | None = None) -> Path:
@@ -314,15 +308,7 @@ def zip_submission(directory: str | Path, output: str | Path | None = None) -> P
     """
     source = Path(directory)
     target = Path(output) if output else source.with_name(source.name + ".zip")
-    partial = sorted(path.name for path in source.rglob("*.partial"))
-    if partial:
-        raise CourseError(
-            f"{source} holds unfinished files ({', '.join(partial)}): run the same `submit` again"
-        )
-    submission = open_submission(source)
-    names = [name for name in _layout() if name in submission]
-    if not names:
-        raise CourseError(f"{source} holds none of the files of a submission, such as {policy_file('dpo')}")
+    submission, names = _complete(source)
     with atomic_path(target) as draft, zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in names:
             member = zipfile.ZipInfo(f"{ROOT_NAME}/{name}", ZIP_TIME)
@@ -331,7 +317,32 @@ def zip_submission(directory: str | Path, output: str | Path | None = None) -> P
     return target
 
 
-def _layout() -> Iterator[str]:
-    yield from map(policy_file, METHODS)
-    yield REWARD_FILE
-    yield from ("part2/offline_best.jsonl", "part2/online_best.jsonl")
+def export_submission(directory: str | Path, output: str | Path) -> tuple[Path, list[str]]:
+    """Copy the layout's files into `output`/llm_rl_final_proj_public_submission; return it and the names.
+
+    The university project's grader takes that directory as it is.
+
+    Raises:
+        CourseError: as `zip_submission`.
+    """
+    submission, names = _complete(Path(directory))
+    target = Path(output) / ROOT_NAME
+    with atomic_path(target) as draft:
+        for name in names:
+            (draft / name).parent.mkdir(parents=True, exist_ok=True)
+            (draft / name).write_bytes(submission.read(name))
+    return target, names
+
+
+def _complete(source: Path) -> tuple[Submission, list[str]]:
+    """Open a directory of our own making; CourseError where a file is unfinished, or none is there."""
+    partial = sorted(path.name for path in source.rglob("*.partial"))
+    if partial:
+        raise CourseError(
+            f"{source} holds unfinished files ({', '.join(partial)}): run the same `submit` again"
+        )
+    submission = open_submission(source)
+    names = [name for name in layout() if name in submission]
+    if not names:
+        raise CourseError(f"{source} holds none of the files of a submission, such as {policy_file('dpo')}")
+    return submission, names

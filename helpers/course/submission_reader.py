@@ -1,35 +1,22 @@
-"""Reading submissions nobody vouches for: directories, zips and JSON lines, with one clear line per fault.
+"""Reading the files of submissions nobody vouches for: JSON lines, with one clear line per kind of fault.
 
-Nothing is ever unpacked to disk and nothing submitted is executed. Sizes are bounded while reading, so a
-zip bomb costs one file's limit. Text that came from a submission is quoted before it is shown.
+Rows are read one after the other, so that what a line unfolds to never lies in memory for all of them. Text
+that came from a submission is quoted before it is shown.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
-import stat
-import zipfile
-import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
 from typing import Any
 
-from helpers.errors import CourseError
+from helpers.course.submission_files import listed, quoted
 
-ROOT_NAME = "llm_rl_final_proj_public_submission"  # as the university project's autograder looks for it
-PARTS = ("policy_generations", "reward_model", "part2")
-REWARD_FILE = "reward_model/public_test_pref_scores.jsonl"
 MAX_PROMPT_TOKENS, MAX_NEW_TOKENS, MAX_RESPONSE_TOKENS = 700, 256, 512  # the benchmark's budgets
-
-MAX_ARCHIVE_BYTES = 64 * 2**20
-MAX_FILE_BYTES = 16 * 2**20
 MAX_LINE_CHARS = 200_000
-MAX_MEMBERS = 2_000
 MAX_ROWS = 20_000
-SHOWN = 3  # how many lines a message lists before "and N more"
 
 POLICY_FIELDS = ("row_id", "prompt_text", "response_text", "generated_num_tokens")
 SCORE_FIELDS = ("row_id", "chosen_score", "rejected_score")
@@ -47,204 +34,40 @@ class Faults:
 
     def lines(self) -> list[str]:
         """Return one line a kind: the first places, then how many more there are."""
-        rendered = []
-        for kind, places in self.places.items():
-            named = [place for place in places if place]
-            more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
-            rendered.append(f"{', '.join(named[:SHOWN])}{more}: {kind}" if named else kind)
-        return rendered
+        named = {kind: [place for place in places if place] for kind, places in self.places.items()}
+        return [f"{listed(places)}: {kind}" if places else kind for kind, places in named.items()]
 
     def __bool__(self) -> bool:
         return bool(self.places)
 
 
-def quoted(value: Any, limit: int = 40) -> str:
-    """Show a submitted value on one line: escaped, ASCII only, cut to `limit` characters."""
-    text = ascii(value if not isinstance(value, str) else value[: limit * 2])
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+# ---------------------------------------------------------------------- lines
 
 
-# ---------------------------------------------------------------------- where the files come from
-
-
-@dataclass(frozen=True)
-class Submission:
-    """The files of a submission by their path in the layout, each with a bounded reader of its bytes."""
-
-    readers: Mapping[str, Callable[[], bytes]]
-    notices: list[str]  # things refused or skipped on opening
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.readers
-
-    def read(self, name: str) -> bytes:
-        """Return the bytes of one file; CourseError if it is missing, too large or damaged."""
-        if name not in self.readers:
-            raise CourseError(f"{name} is missing")
-        return self.readers[name]()
-
-
-def open_submission(path: str | Path) -> Submission:
-    """Open a submission directory (or a folder around it) or zip, without unpacking anything.
-
-    Raises:
-        CourseError: if there is nothing to grade at `path`, saying why.
-    """
-    source = Path(path)
-    if source.is_dir():
-        return _from_directory(source)
-    if not source.is_file():
-        raise CourseError(f"{path} does not exist: give a submission directory or a zip")
-    if source.stat().st_size > MAX_ARCHIVE_BYTES:
-        raise CourseError(
-            f"{path} is larger than {MAX_ARCHIVE_BYTES // 2**20} MiB; a submission takes under 1 MiB"
-        )
-    return _from_zip(source)
-
-
-def _from_directory(source: Path) -> Submission:
-    found: dict[str, Path] = {}
-    notices: list[str] = []
-    for folder, folders, names in os.walk(source, followlinks=False):
-        here = Path(folder)
-        for name in [name for name in folders if (here / name).is_symlink()]:
-            notices.append(
-                f"{quoted(name)} is a link to a directory and was skipped: submit the files themselves"
-            )
-        depth = len(here.relative_to(source).parts)
-        folders[:] = sorted(name for name in folders if depth < 4 and not (here / name).is_symlink())
-        for name in sorted(names):
-            found[(here / name).relative_to(source).as_posix()] = here / name
-        if len(found) > MAX_MEMBERS:
-            raise CourseError(
-                f"{source} holds more than {MAX_MEMBERS} files: give the submission directory itself"
-            )
-    root = _root_of(found, str(source))
-    return Submission({name: _file_reader(name, found[root + name]) for name in _below(found, root)}, notices)
-
-
-def _file_reader(name: str, path: Path) -> Callable[[], bytes]:
-    def read() -> bytes:
-        status = path.lstat()
-        if stat.S_ISLNK(status.st_mode):
-            raise CourseError(f"{name} is a link: submit the file itself")
-        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
-            raise CourseError(f"{name} is not a regular file")
-        with path.open("rb") as stream:
-            return _bounded(name, stream.read(MAX_FILE_BYTES + 1))
-
-    return read
-
-
-def _bounded(name: str, data: bytes) -> bytes:
-    if len(data) > MAX_FILE_BYTES:
-        raise CourseError(f"{name} is larger than {MAX_FILE_BYTES // 2**20} MiB once unpacked")
-    return data
-
-
-def _from_zip(source: Path) -> Submission:
-    try:
-        with zipfile.ZipFile(source) as archive:
-            members = archive.infolist()
-    except Exception as problem:  # zipfile raises half a dozen kinds on damaged directories
-        raise CourseError(
-            f"{source} is neither a directory nor a readable zip ({quoted(str(problem), 80)})"
-        ) from None
-    if len(members) > MAX_MEMBERS:
-        raise CourseError(f"{source} has {len(members)} members; a submission has under 20")
-    notices: list[str] = []
-    safe: dict[str, zipfile.ZipInfo] = {}
-    for member in members:
-        if member.is_dir():
-            continue
-        fault = "appears twice in the zip" if member.filename in safe else _member_fault(member)
-        if fault:
-            notices.append(f"zip member {quoted(member.filename, 60)} {fault} and was skipped")
-        else:
-            safe[member.filename] = member
-    root = _root_of(safe, str(source))
-    return Submission(
-        {name: _member_reader(name, source, safe[root + name]) for name in _below(safe, root)}, notices
-    )
-
-
-def _member_fault(member: zipfile.ZipInfo) -> str | None:
-    name = member.filename
-    if name.startswith(("/", "\\")) or name[1:2] == ":":
-        return "has an absolute path"
-    if ".." in name.replace("\\", "/").split("/"):
-        return "climbs out of the zip with '..'"
-    if stat.S_ISLNK(member.external_attr >> 16):
-        return "is a link"
-    if member.flag_bits & 0x1:
-        return "is encrypted"
-    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        return "uses a compression other than deflate"
-    if member.file_size > MAX_FILE_BYTES:
-        return f"unpacks to more than {MAX_FILE_BYTES // 2**20} MiB"
-    return None
-
-
-def _member_reader(name: str, source: Path, member: zipfile.ZipInfo) -> Callable[[], bytes]:
-    def read() -> bytes:
-        try:
-            with zipfile.ZipFile(source) as archive, archive.open(member) as stream:
-                # the size in the zip's directory may lie, so what is read is bounded, not what is promised
-                return _bounded(name, stream.read(MAX_FILE_BYTES + 1))
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError) as problem:
-            raise CourseError(f"{name} cannot be unpacked: {quoted(str(problem), 80)}") from None
-
-    return read
-
-
-def _root_of(names: Iterable[str], source: str) -> str:
-    """Return the prefix ("" or "a/b/") of the submission: the project's name first, then the shallowest."""
-    roots = set()
-    for name in names:
-        folders = PurePosixPath(name).parts[:-1]
-        if any(folder == "__MACOSX" for folder in folders):
-            continue
-        for depth, folder in enumerate(folders):
-            if folder in PARTS:
-                roots.add(folders[:depth])
-                break
-    if not roots:
-        raise CourseError(
-            f"{source} holds neither policy_generations/*.jsonl nor {REWARD_FILE}: "
-            "make them with `python -m helpers submit`"
-        )
-    best = min(roots, key=lambda root: (ROOT_NAME not in root, len(root), root))
-    return "".join(f"{folder}/" for folder in best)
-
-
-def _below(names: Iterable[str], root: str) -> list[str]:
-    """Return the names under `root` that lie in one of the layout's directories, relative to it."""
-    inside = [name[len(root) :] for name in names if name.startswith(root)]
-    return [name for name in inside if name.split("/")[0] in PARTS]
-
-
-# ---------------------------------------------------------------------- what the files say
-
-
-def parse_jsonl(data: bytes, faults: Faults) -> list[tuple[int, dict[str, Any]]]:
-    """Return (line number, object) for every sound line; faults are collected, nothing is raised."""
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as problem:
-        faults.add(f"the file is not UTF-8 text (byte {problem.start}): save it as UTF-8")
-        return []
-    lines = text.split("\n")
-    if len(lines) > MAX_ROWS:
+def parse_jsonl(data: bytes, faults: Faults) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number, object) for every sound line; faults are collected, nothing is raised."""
+    if data.count(b"\n") >= MAX_ROWS:
         faults.add(f"the file has more than {MAX_ROWS} lines")
-        return []
-    rows = []
-    for number, line in enumerate(lines, start=1):
+        return
+    text = decoded(data, faults)
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         row = _parse_line(line, f"line {number}", faults)
         if row is not None:
-            rows.append((number, row))
-    return rows
+            yield number, row
+
+
+def decoded(data: bytes, faults: Faults) -> str:
+    """The text of a file, or nothing and a fault. A byte order mark of UTF-8 does no harm."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in data[:MAX_LINE_CHARS]:
+        faults.add("the file is not UTF-8 text (UTF-16, or binary): save it as UTF-8")
+        return ""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        faults.add(f"the file is not UTF-8 text (byte {problem.start}): save it as UTF-8")
+        return ""
 
 
 def _parse_line(line: str, place: str, faults: Faults) -> dict[str, Any] | None:
@@ -344,6 +167,8 @@ def _known_rows(
         else:
             seen.add(row_id)
             known.append((place, row_id, row))
+    if any(kind.startswith("the file ") for kind in faults.places):  # nothing was read, so nothing is missing
+        return known
     missing = [row_id for row_id in expected if row_id not in seen]
     for row_id in missing:
         faults.add(f"{len(missing)} of {len(wanted)} rows are missing", quoted(row_id))

@@ -18,9 +18,9 @@ import pytest
 
 from helpers.course import submission
 from helpers.course.journal import Journal
+from helpers.course.layout import policy_file
 from helpers.course.submission import (
     check_budget,
-    policy_file,
     write_policy_submission,
     write_reward_submission,
     zip_submission,

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import solutions.answers as answers
-from helpers.course.autograder import grade, render_results
+from helpers.course.autograder import grade
+from helpers.course.results import render_results
 from helpers.course.submission import write_policy_submission, write_reward_submission, zip_submission
 from helpers.errors import CourseError
 from helpers.files import read_jsonl, write_jsonl
