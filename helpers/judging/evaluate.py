@@ -108,8 +108,8 @@ class PolicyRow:
             "kl_sum": kl.per_sequence if kl else None,
             "kl_vs_sft": kl_sft.per_token if kl_sft else None,
             "kl_sum_vs_sft": kl_sft.per_sequence if kl_sft else None,
-            "mean_tokens": self.report.mean_tokens,
-            "truncated_share": self.report.truncated_share,
+            "mean_tokens": self.report.mean_tokens if self.report.generated_tokens else None,
+            "truncated_share": self.report.truncated_share if self.report.truncated else None,
             "empty_responses": self.report.empty,
         }
 
@@ -168,8 +168,10 @@ def _render_row(row: PolicyRow, width: int) -> str:
         )
         cells.append(_number(side.strict.win_rate if side and side.strict else None, 6))
     cells += [_number(gold[name], 5) for name in ("helpful", "harmless", "honest")]
-    cells += [_number(kl.per_token if kl else None, 6, 3), _number(row.report.mean_tokens, 6, 1)]
-    return " ".join([*cells, _number(row.report.truncated_share, 4)])
+    cells += [_number(kl.per_token if kl else None, 6, 3)]
+    # Answers from a file have no tokens to count.
+    cells += [_number(row.report.mean_tokens if row.report.generated_tokens else None, 6, 1)]
+    return " ".join([*cells, _number(row.report.truncated_share if row.report.truncated else None, 4)])
 
 
 def _kl_reference(report: PolicyReport) -> str:
