@@ -18,6 +18,7 @@ SUMMARY = {
     "grade": "grade a submission directory or zip",
     "check": "exercises in a file or notebook: right, or a hint",
     "doctor": "what the curves of a training run mean, in words",
+    "hacking": "reward hacking: signs in a run, pairs against it, remedies compared",
     "profile": "which profile this machine gets, and why",
     "data": "build-tiny, or report on a data set",
     "demo": "policies side by side in the browser: blind votes, rewards, a gallery; --export_space",

@@ -115,10 +115,10 @@ def answered(
     ids = [encoder.encode_prompt(e.messages, config["max_prompt_tokens"]) for e in examples]
     how = Sampling(max_new_tokens=config["max_new_tokens"])
     drawn = []
-    for adapter in ("policy", "start" if config.get("init_adapter") else None):
+    for place, adapter in enumerate(("policy", "start" if config.get("init_adapter") else None)):
         role = Role(model, adapter)
         with role.active():
-            drawn.append(generate(model, encoder, ids, how, k=samples, seed=seed))
+            drawn.append(generate(model, encoder, ids, how, k=samples, seed=2 * seed + place))
     groups = [
         Group(prompt, [answer.ids for pair in zip(bads, goods, strict=True) for answer in pair])
         for prompt, bads, goods in zip(ids, *drawn, strict=True)

@@ -195,7 +195,7 @@ EVERYWHERE, UNJUDGED = (
 
 
 def phrase_everywhere(samples: Rows, since: int = 0) -> Iterator[Sign]:
-    """One phrase spreads over answers to unlike prompts, and the judge thinks no better of them."""
+    """One phrase spreads over answers to unlike prompts, and the judge thinks the worse of them."""
     groups = by_step(samples)
     first_group = next(iter(groups.values()), [])
     start = phrases(first_group)
@@ -206,7 +206,7 @@ def phrase_everywhere(samples: Rows, since: int = 0) -> Iterator[Sign]:
         spread = {phrase: (n - start[phrase]) / len(group) for phrase, n in counts.items()}
         phrase = max(spread, key=lambda p: (spread[p], p), default=())
         moved = change(first_group, group, "gold")
-        limit = UNJUDGED if moved is None else EVERYWHERE if moved[0] <= 2 * moved[1] else math.inf
+        limit = UNJUDGED if moved is None else EVERYWHERE if moved[0] < -moved[1] else math.inf
         if len(group) >= 2 * FEWEST and spread.get(phrase, 0.0) > limit:
             share, first = counts[phrase] / len(group), start[phrase] / len(group)
             text = f"{share:.0%} of the held-out answers hold {' '.join(phrase)!r} (at first {first:.0%})"

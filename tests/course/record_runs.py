@@ -71,7 +71,8 @@ def record(name: str, place: Path) -> None:
     algo, settings = RUNS[name]
     common = {"output_dir": str(place / name), "profile": "tiny", "eval_samples": 30, "eval_steps": 5}
     common |= {"reward_model": str(ADAPTERS / "reward"), "save_steps": 0, "algo": algo}
-    kind, train = (PPOConfig, train_ppo) if algo == "ppo" else (OnlineConfig, train_online)
+    kind: Any = PPOConfig if algo == "ppo" else OnlineConfig
+    train: Any = train_ppo if algo == "ppo" else train_online
     scorer = Long() if "long" in name else None
     run = train(kind(**{**common, **settings}), answers, scorer=scorer, held_out=gold_verdicts).run_dir
     target = RECORDINGS / name
