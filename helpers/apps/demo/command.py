@@ -63,9 +63,7 @@ def demo(words: list[str]) -> int:
     desk, settings = open_offer(offer)
     print(f"{pick_profile(config.profile).reason}\npolicies: {', '.join(desk.lineup.policies)}")
     print(f"reward model: {offer.reward_model or 'none'}\nvotes: {offer.votes}", flush=True)
-    page = launch(desk, settings, host=config.host, port=config.port, share=config.share, block=False)
-    print(f"open {page.local_url}   (Ctrl-C ends it)", flush=True)
-    page.block_thread()
+    launch(desk, settings, host=config.host, port=config.port, share=config.share)
     return 0
 
 

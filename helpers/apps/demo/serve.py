@@ -47,7 +47,7 @@ def launch(
             server_name=host,
             server_port=port,
             share=share,
-            prevent_thread_lock=not block,
+            prevent_thread_lock=True,
             quiet=True,
             show_error=False,
             theme=looks.theme(),
@@ -61,4 +61,7 @@ def launch(
         )
     except OSError as problem:
         raise CourseError(f"port {port} of {host} cannot be used ({problem}): give another --port") from None
+    print(f"open {page.local_url}   (Ctrl-C ends it)", flush=True)
+    if block:
+        page.block_thread()
     return page
