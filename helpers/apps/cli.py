@@ -23,6 +23,7 @@ SUMMARY = {
     "data": "build-tiny, or report on a data set",
     "demo": "policies side by side in the browser: blind votes, rewards, a gallery; --export_space",
     "build": "the lessons' notebooks from their sources; --check compares them",
+    "release": "the students' kit, or the folder that Gradescope runs",
     "bench": "speed and memory of this machine's runs, as JSON lines",
 }
 

@@ -214,6 +214,13 @@ def build(words: list[str]) -> int:
     return 0
 
 
+def release(words: list[str]) -> int:
+    """release kit|autograder."""
+    from helpers.apps import releasing
+
+    return releasing.release(words, DEFAULT_ANSWERS)
+
+
 @dataclass
 class BenchConfig:
     """Print speed and memory figures, one JSON line each."""
@@ -257,5 +264,6 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "data": data,
     "demo": demo,
     "build": build,
+    "release": release,
     "bench": bench,
 }

@@ -61,9 +61,14 @@ def grade_submission(words: list[str], answers: Any) -> int:
 
 def judge_or_reason(config: Any, answers: Any) -> tuple[Judge | None, str]:
     """The judge, or why there is none, as without a key: then the reward model is graded all the same."""
-    if config.judge not in JUDGES:
-        raise CourseError(f"--judge {config.judge} is not one of {', '.join(JUDGES)}")
+    known_judge(config.judge)
     try:
         return make_judge(config.judge), NO_JUDGE
     except CourseError as problem:
         return None, str(problem)
+
+
+def known_judge(name: str) -> None:
+    """Raise CourseError for a judge that there is not."""
+    if name not in JUDGES:
+        raise CourseError(f"--judge {name} is not one of {', '.join(JUDGES)}")
