@@ -152,7 +152,9 @@ def evaluate_policies(config: EvaluateConfig, answers: Any) -> Evaluation:
     with_model = bool(places) or not files
     profile = pick_profile(config.profile)
     given = {name: read_responses(path) for name, path in files.items()}
+    baseline = _baseline(config.baseline, [*(["base", *places] if with_model else ()), *files])
     examples = _prompts(config, profile, files, given, with_model)
+    judge = _judge(config, examples)  # before anything is generated: a wrong flag must not cost an hour
     with _cache(config.output_dir) as cache:
         reports: list[PolicyReport] = []
         extra: dict[str, dict[str, Any]] = {}
@@ -163,8 +165,6 @@ def evaluate_policies(config: EvaluateConfig, answers: Any) -> Evaluation:
         if with_model and bench:
             reports, extra = _run_policies(config, profile, bench, places, cache, omitted)
     reports += [report_of(name, given[name], examples, path) for name, path in files.items()]
-    baseline = _baseline(config.baseline, [report.name for report in reports])
-    judge = _judge(config, examples)
     table = compare_policies(reports, examples, judge, answers, base=baseline)
     evaluation = Evaluation(examples, table, baseline, omitted=omitted, settings=_settings(config))
     for figures in (variety(reports), extra):

@@ -40,6 +40,7 @@ def save_figures(figures: Mapping[str, Figure | Skipped], folder: Path) -> dict[
     for name, figure in figures.items():
         if isinstance(figure, Skipped):
             skipped[name] = figure.reason
+            (folder / f"{name}.png").unlink(missing_ok=True)  # of an earlier evaluation in the same place
             continue
         with atomic_path(folder / f"{name}.png") as draft:
             figure.savefig(draft, format="png", dpi=150, facecolor="white")
