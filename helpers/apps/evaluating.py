@@ -144,32 +144,33 @@ def adapter_directory(path: Path) -> Path:
 
 # ---------------------------------------------------------------------- the evaluation
 def evaluate_policies(config: EvaluateConfig, answers: Any) -> Evaluation:
-    """All policies on the same prompts, judged and measured."""
+    """All policies on the same prompts, judged and measured.
+
+    What the flags and files get wrong is found before anything is generated, which may take an hour.
+    """
     places, files = named_adapters(config.adapters), named_responses(config.responses)
-    clash = set(files) & {*places, "base"} if places else set(files) & set(places)
-    if clash:
-        raise CourseError(f"--responses: the name {min(clash)!r} is taken; write name=FILE")
     with_model = bool(places) or not files
+    names = ["base", *places] if with_model else []
+    if clash := set(files) & set(names):
+        raise CourseError(f"--responses: the name {min(clash)!r} is taken; write name=FILE")
+    baseline = _baseline(config.baseline, [*names, *files])
     profile = pick_profile(config.profile)
     given = {name: read_responses(path) for name, path in files.items()}
-    baseline = _baseline(config.baseline, [*(["base", *places] if with_model else ()), *files])
     examples = _prompts(config, profile, files, given, with_model)
-    judge = _judge(config, examples)  # before anything is generated: a wrong flag must not cost an hour
-    with _cache(config.output_dir) as cache:
-        reports: list[PolicyReport] = []
-        extra: dict[str, dict[str, Any]] = {}
-        omitted: dict[str, str] = {}
-        bench = None
-        if with_model or config.reward_model:
-            bench = _bench(config, profile, examples, answers)
-        if with_model and bench:
-            reports, extra = _run_policies(config, profile, bench, places, cache, omitted)
-    reports += [report_of(name, given[name], examples, path) for name, path in files.items()]
+    read = [report_of(name, given[name], examples, path) for name, path in files.items()]
+    judge = _judge(config, examples)
+
+    omitted: dict[str, str] = {}
+    bench = _bench(config, profile, examples, answers) if with_model or config.reward_model else None
+    run: list[PolicyReport] = []
+    extra: dict[str, dict[str, Any]] = {}
+    if with_model and bench:
+        run, extra = _run_policies(config, profile, bench, places, omitted)
+    reports = [*run, *read]
     table = compare_policies(reports, examples, judge, answers, base=baseline)
     evaluation = Evaluation(examples, table, baseline, omitted=omitted, settings=_settings(config))
-    for figures in (variety(reports), extra):
-        for name, row in figures.items():
-            evaluation.extra.setdefault(name, {}).update(row)
+    evaluation.add(variety(reports))
+    evaluation.add(extra)
     if config.reward_model and bench:
         _add_rewards(config, profile, bench, reports, evaluation)
     return evaluation
@@ -231,14 +232,14 @@ def _run_policies(
     profile: Profile,
     bench: Bench,
     places: Mapping[str, Path],
-    cache: Path,
     omitted: dict[str, str],
 ) -> tuple[list[PolicyReport], dict[str, dict[str, Any]]]:
     """Answers of base and adapters, and the perplexity of held-out answers under each."""
     name = config.model_name or profile.model_name
     model = load_adapters(loading.load_base(name, profile), places)
     roles = {"base": Role(model, None), **{adapter: Role(model, adapter) for adapter in places}}
-    reports = answer_all(bench, roles, cache)
+    with _cache(config.output_dir) as cache:
+        reports = answer_all(bench, roles, cache)
     extra: dict[str, dict[str, Any]] = {}
     if config.perplexity_rows:
         extra = dict(perplexities(bench, roles, _held_out(config, profile), omitted))
@@ -290,8 +291,7 @@ def _add_rewards(
         layout=bench.layout,
     )
     evaluation.rewards = score_answers(bench, reward_model, reports)
-    for name, scores in evaluation.rewards.items():
-        evaluation.extra.setdefault(name, {}).update(spread_of(scores))
+    evaluation.add({name: spread_of(scores) for name, scores in evaluation.rewards.items()})
     source = find_data(config.dataset_name or profile.dataset_name)
     pairs = load_examples(source, split=config.pairs_split, kind="preference", limit=config.limit).examples
     report = evaluate_reward(reward_model, pairs, bench.encoder, bench.answers, budget=bench.budget)

@@ -59,6 +59,11 @@ class Evaluation:
     settings: dict[str, Any] = field(default_factory=dict)
     omitted: dict[str, str] = field(default_factory=dict)
 
+    def add(self, figures: Mapping[str, Mapping[str, Any]]) -> None:
+        """Further figures by policy."""
+        for name, row in figures.items():
+            self.extra.setdefault(name, {}).update(row)
+
     def policies(self) -> dict[str, dict[str, Any]]:
         """Every figure by policy, as JSON values."""
         return {

@@ -227,6 +227,9 @@ def _judge_notes(course: Mapping[str, Any]) -> list[str]:
     if unparsed:
         counts = ", ".join(f"{display_name(name)} {count}" for name, count in unparsed.items())
         notes.append(f"Prompts without a readable verdict, left out of the rate: {counts}.")
+    for name, row in methods_of(course).items():
+        warning = (row.get("judged_vs_base") or {}).get("length_warning")
+        notes += [f"{display_name(name)}: {warning}."] if warning else []
     return notes
 
 
