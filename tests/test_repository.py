@@ -23,11 +23,11 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = [
     {"errors"},
     {"files", "quiet"},
-    {"guard"},
+    {"guard", "journal"},
     {"text"},
     {"models"},
     {"judging", "training"},
-    {"tiny"},
+    {"tiny", "dataset_build"},
     {"course"},
     {"apps"},
 ]

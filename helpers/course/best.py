@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from helpers.course.journal import in_batches
 from helpers.course.layout import best_file, manifest_file
 from helpers.course.manifest import FORMAT, MAX_N, SELECTORS, digest, foreign_method
 from helpers.course.submission import Written, check_budget, finish, policy_row, read_public_rows
@@ -24,6 +23,7 @@ from helpers.course.submission_reader import Faults, read_policy_rows
 from helpers.errors import CourseError
 from helpers.files import fingerprint, write_json, write_jsonl
 from helpers.guard import guarded
+from helpers.journal import in_batches
 from helpers.judging.measure import Role, check_finite
 from helpers.models.sampling import Completion, Sampling, generate
 from helpers.text.chat import Budget, ChatEncoder

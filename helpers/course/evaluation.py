@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from helpers.course.journal import in_batches
 from helpers.errors import CourseError
 from helpers.files import fingerprint, read_jsonl
 from helpers.guard import guarded
+from helpers.journal import in_batches
 from helpers.judging.evaluate import EvaluationTable
 from helpers.judging.likelihood import text_perplexity
 from helpers.judging.measure import KlEstimate, PolicyReport, Role, check_finite, evaluate_policy

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from helpers.course.journal import in_batches
 from helpers.course.layout import REWARD_FILE, ROOT_NAME, layout, policy_file
 from helpers.course.submission_files import Submission, open_submission
 from helpers.course.submission_reader import (
@@ -30,6 +29,7 @@ from helpers.course.submission_reader import (
 )
 from helpers.errors import CourseError
 from helpers.files import atomic_path, fingerprint, read_jsonl, write_jsonl
+from helpers.journal import in_batches
 from helpers.judging.measure import AS_IT_IS, Role, check_finite
 from helpers.models.adapters import active_adapter
 from helpers.models.reference_cache import weights_fingerprint

@@ -17,7 +17,6 @@ from types import SimpleNamespace
 import pytest
 
 from helpers.course import submission
-from helpers.course.journal import Journal
 from helpers.course.layout import policy_file
 from helpers.course.submission import (
     check_budget,
@@ -27,6 +26,7 @@ from helpers.course.submission import (
 )
 from helpers.errors import CourseError
 from helpers.files import read_jsonl, write_jsonl
+from helpers.journal import Journal
 from helpers.models.sampling import Completion
 from helpers.text.chat import Budget
 

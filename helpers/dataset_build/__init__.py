@@ -1,0 +1,1 @@
+"""A preference data set from conversations: filtered prompts, candidates, verdicts, pairs, splits, a card."""
