@@ -17,7 +17,7 @@ from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
 import helpers
-from helpers.apps.demo.offer import CARD, SPACE_MODEL, Offer
+from helpers.apps.demo.offer import CARD, SPACE_MODEL, Offer, title_of
 from helpers.errors import CourseError
 from helpers.files import atomic_path, write_jsonl
 from helpers.models.loading import resolve_model
@@ -26,7 +26,7 @@ from helpers.text.datasets import load_examples
 
 ENTRY = "helpers.apps.demo.offer"
 PROMPTS = 150
-ALWAYS = ("accelerate", "gradio", "jinja2")  # gradio starts it; transformers imports the others itself
+ALWAYS = ("accelerate", "gradio", "Jinja2")  # gradio starts it; transformers imports the others itself
 APP = '''"""The chat demo, as a Hugging Face Space or by `python app.py`."""
 
 from pathlib import Path
@@ -50,12 +50,13 @@ pinned: false
 
 # {title}
 
-Several versions of `{model}` answer the same prompt side by side: {policies}. The columns are shuffled and
+Several versions of {model} answer the same prompt side by side: {policies}. The columns are shuffled and
 unnamed until you vote. The gallery is picked by reward gain and says so.
 
 - On your machine: `pip install -r requirements.txt`, then `python app.py`.
 - As a Space: create one with the Gradio SDK and push this folder. It needs no GPU and no secrets.
-- Votes lie in `votes/`. A Space without persistent storage forgets them when it restarts.
+- Votes lie in `votes/`, with the prompts of those who voted: say so to your
+  visitors. A Space without persistent storage forgets them when it restarts.
 {reference}
 Made by `python -m helpers demo --export_space`.
 """
@@ -96,7 +97,7 @@ def card(offer: Offer, inside: Offer, title: str) -> str:
         title=title,
         gradio=version("gradio"),
         python=f"{sys.version_info.major}.{sys.version_info.minor}",
-        model=Path(offer.model_name).name,
+        model=title_of(offer.model_name),
         policies=", ".join(["base", *offer.adapters]),
         reference=reference,
     )
