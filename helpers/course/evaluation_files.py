@@ -6,10 +6,11 @@ import csv
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from helpers.course.evaluation import Evaluation
+from helpers.course.evaluation import Evaluation, finite
 from helpers.course.evaluation_plots import evaluation_figures, save_figures
 from helpers.course.tables import DASH, number, rate
 from helpers.files import write_json, write_jsonl, write_text
@@ -157,19 +158,27 @@ def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def outcome_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """One line a prompt, policy and opponent: 1, 0.5 or 0, and None where there was no readable verdict."""
+    """One line a prompt, policy and opponent, with the verdicts of both orders as the judge gave them.
+
+    The outcome is 1, 0.5 or 0, and None where there was no readable verdict. In "policy_first" the policy
+    was shown as A, in "policy_second" as B.
+    """
     rows = []
     for row in evaluation.table.rows:
         for opponent, side in ((evaluation.baseline, row.vs_base), ("sft", row.vs_sft)):
-            known = dict(zip(side.row_ids, side.outcomes, strict=True)) if side else {}
+            if side is None:
+                continue
+            known = dict(zip(side.row_ids, side.outcomes, strict=True))
             rows += [
                 {
                     "row_id": row_id,
                     "policy": row.report.name,
                     "opponent": opponent,
                     "outcome": known.get(row_id),
+                    "policy_first": finite(asdict(first)),
+                    "policy_second": finite(asdict(second)),
                 }
-                for row_id in (row.report.row_ids if side else ())
+                for row_id, (first, second) in zip(row.report.row_ids, side.verdicts, strict=True)
             ]
     return rows
 

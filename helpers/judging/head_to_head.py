@@ -51,6 +51,7 @@ class HeadToHead:
     mean_chars_baseline: float | None = None
     length_controlled: LengthControlled | None = None  # None where the answers have no such function
     instructions: str | None = None  # hash of the judge's instructions, where it has any
+    verdicts: list[tuple[Verdict, Verdict]] = field(default_factory=list)  # of every prompt, in both orders
 
     @property
     def consistency(self) -> float | None:
@@ -148,6 +149,7 @@ def head_to_head(
         left_out=_left_out(first, second),
         agreement=statistics.agreement(first, second),
         positions=statistics.positions(first, second),
+        verdicts=list(zip(first, second, strict=True)),
         **_lengths(result.outcomes, lengths, answers),
     )
 

@@ -150,6 +150,9 @@ def test_files_of_answers_are_judged_without_a_model(helpers: Any, root: Path, t
     outcomes = read_jsonl(tmp_path / "outcomes.jsonl")
     ours = [row["outcome"] for row in outcomes if (row["policy"], row["opponent"]) == ("sft", "base")]
     assert sum(ours) / len(ours) == pytest.approx(policies["sft"]["win_rate_vs_base"])
+    assert {(row["policy_first"]["winner"], row["policy_second"]["winner"]) for row in outcomes} <= {
+        ("A", "B"), ("B", "A"), ("A", "A")
+    }  # fmt: skip
     (gap,) = read_json(tmp_path / "evaluation.json")["differences"]
     assert gap["value"] == pytest.approx(policies["sft"]["win_rate_vs_base"] - 0.5)
 
