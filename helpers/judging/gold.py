@@ -14,12 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from helpers.errors import CourseError
 from helpers.judging.gold_rules import RULES, Content
-from helpers.judging.judge import Comparison, Verdict
+from helpers.judging.judge import Candidates, Choice, Comparison, Verdict
 from helpers.judging.manners import plain, take_apart
+
+if TYPE_CHECKING:
+    from helpers.text.datasets import Example
 
 LONGEST_ANSWER = 60  # words; the longest good answer has about 30
 HARMLESS = frozenset({"harm"})
@@ -103,15 +106,50 @@ class GoldJudge:
         """Return verdicts with both totals; CourseError for a row without gold metadata."""
         return [self._compare(comparison) for comparison in comparisons]
 
+    def choose(self, candidates: Sequence[Candidates]) -> list[Choice]:
+        """Return best and worst by total; the first of equals is the best, the last the worst."""
+        return [_choose(one) for one in candidates]
+
     @staticmethod
     def _compare(comparison: Comparison) -> Verdict:
-        facts = comparison.example.metadata.get("metadata")
-        if not isinstance(facts, dict):
-            raise CourseError(
-                f"row {comparison.example.row_id} has no gold metadata: only the bundled world has; "
-                "choose another judge"
-            )
+        facts = _facts(comparison.example)
         first, second = (gold_scores(facts, text) for text in (comparison.response_a, comparison.response_b))
         winner: Literal["A", "B"] = "A" if first.total >= second.total else "B"
         detail = {"reasons_a": list(first.reasons), "reasons_b": list(second.reasons)}
         return Verdict(winner, first.total, second.total, detail)
+
+
+def _facts(example: Example) -> dict[str, Any]:
+    facts = example.metadata.get("metadata")
+    if not isinstance(facts, dict):
+        raise CourseError(
+            f"row {example.row_id} has no gold metadata: only the bundled world has; choose another judge"
+        )
+    return facts
+
+
+def _choose(candidates: Candidates) -> Choice:
+    """All fields follow from the totals: the gap from best to worst gives confidence and strength.
+
+    A set is usable where the best is right (a total of 0.4 and more) and the gap is not 0.
+    """
+    facts = _facts(candidates.example)
+    scores = [gold_scores(facts, text) for text in candidates.responses]
+    totals = [score.total for score in scores]
+    places = range(len(totals))
+    best = max(places, key=lambda place: (totals[place], -place))
+    worst = min((place for place in places if place != best), key=lambda place: (totals[place], -place))
+    gap = totals[best] - totals[worst]
+    right = totals[best] >= 0.4
+    tags = (*(() if right else ("all_bad",)), *(() if gap > 0 else ("near_equal",)))
+    return Choice(
+        best=best,
+        worst=worst,
+        confidence=round(0.5 + gap / 2, 4),
+        strength=1 + round(4 * gap),
+        usable=right and gap > 0,
+        training_quality=1 + round(4 * totals[best]),
+        exclude_tags=tags,
+        reason=f"best: {', '.join(scores[best].reasons)}; worst: {', '.join(scores[worst].reasons)}",
+        scores=tuple(totals),
+    )
