@@ -8,7 +8,7 @@ a tie and counts one half (the project's own grader leaves such prompts out; its
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -279,15 +279,29 @@ def _policy_outcome(result: HeadToHead, opponent: str, threshold: float, advice:
         f"by {result.judge}{' (a proxy)' if result.is_proxy else ''}: "
         f"{result.wins} won, {result.losses} lost, {result.ties} tied, {result.unparsed} unparsed"
     )
-    if result.strict:
-        line += f"; strict {result.strict.win_rate:.3f}"
+    line += "".join(f"; {words}" for words in _trust(result))
     details = result.to_dict()
     if result.unparsed > MAX_UNPARSED_SHARE * prompts:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in result.left_out.items() if count)
         line += (
-            f"; {result.unparsed} of {prompts} verdicts are missing, too many to grade: run the judge again"
+            f"; {result.unparsed} of {prompts} verdicts are missing ({reasons}), too many to grade: "
+            "run the judge again, it goes on where it stopped"
         )
         return Outcome(False, line, result.win_rate, details)
     return _judged(result.win_rate, threshold, line, advice, details)
+
+
+def _trust(result: HeadToHead) -> Iterator[str]:
+    """What stands beside a win rate: how far it can be believed. Figures that were not taken are left out."""
+    if result.strict:
+        yield f"strict {result.strict.win_rate:.3f}"
+    agreed, length = result.agreement, result.length_controlled
+    if agreed and agreed.win_rate is not None:
+        yield f"the project's own figure {agreed.win_rate:.3f} on {agreed.n} prompts with agreeing orders"
+    if result.consistency is not None and result.first_position_rate is not None:
+        yield f"consistency {result.consistency:.2f}, first position {result.first_position_rate:.2f}"
+    if length and length.value is not None:
+        yield f"at equal lengths {length.value:.3f}{' (an extrapolation)' if length.warning else ''}"
 
 
 def _sound(faults: Faults, name: str) -> None:

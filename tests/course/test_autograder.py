@@ -153,6 +153,62 @@ def test_without_a_judge_the_reward_model_is_graded_and_the_policies_are_checked
     assert "sound but was not graded: no judge" in part(results, "dpo")["output"]
 
 
+def test_why_there_is_no_judge_is_said_in_every_part_that_needs_one(tmp_path, public):
+    write_jsonl(tmp_path / "sub" / POLICY, policy_rows(wins=20))
+    results = grade(tmp_path / "sub", public, None, answers, no_judge="OPENAI_API_KEY is not set")
+    assert (
+        part(results, "dpo")["output"] == f"{POLICY} is sound but was not graded: OPENAI_API_KEY is not set"
+    )
+
+
+def test_an_interrupted_grading_writes_what_it_has(tmp_path, public):
+    class Interrupted(LongerWins):
+        def compare(self, comparisons):
+            if comparisons[0].response_a == "longer":
+                raise KeyboardInterrupt
+            return super().compare(comparisons)
+
+    write_jsonl(tmp_path / "sub" / POLICY, policy_rows(wins=0))
+    write_jsonl(tmp_path / "sub" / "policy_generations" / "aot.jsonl", policy_rows(wins=20))
+    write_jsonl(tmp_path / "sub" / REWARD, score_rows(20))
+    with pytest.raises(KeyboardInterrupt):
+        graded(tmp_path / "sub", public, Interrupted(), output=tmp_path / "results.json")
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert part(results, "reward_model")["status"] == "passed"
+    assert part(results, "dpo")["extra_data"]["value"] == 0.5
+    for name in ("aot", "gspo", "part2"):
+        assert part(results, name)["output"] == "not graded: the grader was interrupted; run it again"
+
+
+def test_a_judge_that_stops_half_way_leaves_no_grade_and_says_to_go_on(tmp_path, public):
+    class Poor(LongerWins):
+        def compare(self, comparisons):
+            verdicts = super().compare(comparisons)
+            return [*verdicts[:10], *(Verdict(None, detail={"status": "missing"}) for _ in verdicts[10:])]
+
+    write_jsonl(tmp_path / "sub" / POLICY, policy_rows(wins=20))
+    test = part(graded(tmp_path / "sub", public, Poor()), "dpo")
+    assert (test["status"], test["extra_data"]["value"]) == ("failed", 1.0)
+    assert "10 of 20 verdicts are missing (10 missing), too many to grade" in test["output"]
+    assert test["extra_data"]["left_out"]["missing"] == 10
+
+
+def test_what_tells_how_far_to_believe_the_judge_stands_beside_the_rate(tmp_path, public):
+    write_jsonl(tmp_path / "sub" / POLICY, policy_rows(wins=8, losses=2))
+    test = part(graded(tmp_path / "sub", public), "dpo")
+    assert "the project's own figure 0.800 on 10 prompts with agreeing orders" in test["output"]
+    assert "at equal lengths" in test["output"]
+    details = test["extra_data"]
+    assert (details["agreement_win_rate"], details["agreement_n"]) == (0.8, 10)
+
+
+def test_a_leaderboard_holds_what_was_measured_and_only_where_asked_for(tmp_path, public):
+    write_jsonl(tmp_path / "sub" / POLICY, policy_rows(wins=20))
+    assert "leaderboard" not in graded(tmp_path / "sub", public)
+    results = graded(tmp_path / "sub", public, leaderboard=True)
+    assert results["leaderboard"] == [{"name": "dpo", "value": 1.0}]
+
+
 def test_a_missing_public_file_is_the_instructors_mistake_and_costs_only_its_part(tmp_path, public):
     (public / "public_test_prefs_20.jsonl").unlink()
     write_jsonl(tmp_path / "sub" / POLICY, policy_rows(wins=20))

@@ -14,6 +14,11 @@ from helpers.files import write_jsonl
 from tests.course.grading import GOOD, POLICY, REWARD, SCORES, TEXT, graded, part, zipped
 
 
+def notices(results: dict) -> list[str]:
+    """What the grader says about the submission as a whole."""
+    return [line for line in results["extra_data"]["notices"] if not line.startswith("ppo is no part")]
+
+
 @pytest.mark.parametrize(
     "wrapper", ["", "llm_rl_final_proj_public_submission/", "home/llm_rl_final_proj_public_submission/"]
 )
@@ -76,6 +81,88 @@ def test_a_member_that_appears_twice_is_graded_once_and_named(tmp_path, public):
     results = graded(source, public)
     assert "appears twice in the zip" in results["output"]
     assert part(results, "dpo")["status"] == "passed"
+
+
+def test_a_file_whose_name_differs_in_case_alone_is_not_read_and_told_its_right_name(tmp_path, public):
+    source = zipped(tmp_path / "s.zip", {POLICY: TEXT, "policy_generations/DPO.jsonl": "{}"})
+    results = graded(source, public)
+    assert part(results, "dpo")["status"] == "passed"
+    assert notices(results) == [
+        f"'policy_generations/DPO.jsonl' was not read: it is called {POLICY}, in small letters"
+    ]
+
+
+def test_other_files_are_named_once_and_not_read(tmp_path, public):
+    others = {f"policy_generations/run{index}.jsonl": "{}" for index in range(5)}
+    source = zipped(tmp_path / "s.zip", {POLICY: TEXT, **others, "policy_generations/.DS_Store": "x"})
+    assert notices(graded(source, public)) == [
+        "'policy_generations/run0.jsonl', 'policy_generations/run1.jsonl', 'policy_generations/run2.jsonl' "
+        "and 2 more: no part of a submission, not read"
+    ]
+
+
+def test_a_zip_in_a_zip_is_not_opened(tmp_path, public):
+    inner = zipped(tmp_path / "inner.zip", {POLICY: TEXT}).read_bytes()
+    source = zipped(tmp_path / "s.zip", {"home/inner.zip": inner})
+    (said,) = notices(graded(source, public))
+    assert said.endswith("it holds the zip 'home/inner.zip': submit what is inside it")
+
+
+def test_a_zip_with_the_separators_of_windows_is_read(tmp_path, public):
+    source = zipped(tmp_path / "s.zip", {POLICY.replace("/", "\\"): TEXT})
+    assert part(graded(source, public), "dpo")["status"] == "passed"
+
+
+@pytest.mark.parametrize(
+    ("offset", "value", "notice"),
+    [(8, 0x1, "is encrypted"), (10, 12, "uses a compression other than deflate")],
+)
+def test_a_member_that_cannot_be_read_is_skipped_and_named(tmp_path, public, offset, value, notice):
+    source = zipped(tmp_path / "s.zip", {"policy_generations/ipo.jsonl": TEXT, POLICY: TEXT})
+    data = bytearray(source.read_bytes())
+    at = data.index(b"PK\x01\x02")  # the first entry of the zip's directory
+    data[at + offset] = value
+    source.write_bytes(data)
+    results = graded(source, public)
+    assert f"zip member 'policy_generations/ipo.jsonl' {notice} and was skipped" in results["output"]
+    assert part(results, "dpo")["status"] == "passed"
+
+
+def test_thousands_of_bad_members_are_a_handful_of_lines(tmp_path, public):
+    bad = {f"../{index}": "x" for index in range(500)}
+    said = notices(graded(zipped(tmp_path / "s.zip", {POLICY: TEXT, **bad}), public))
+    assert (len(said), said[-1]) == (4, "497 more members of the zip were skipped")
+    many = zipped(tmp_path / "m.zip", {f"policy_generations/{index}": "" for index in range(2_001)})
+    assert "has 2001 members; a submission has under 20" in graded(many, public)["output"]
+
+
+def test_an_archive_over_the_limit_is_not_opened(tmp_path, public, monkeypatch):
+    monkeypatch.setattr(files, "MAX_ARCHIVE_BYTES", 1000)
+    source = zipped(tmp_path / "s.zip", {POLICY: os.urandom(2000)})
+    assert "is larger than" in graded(source, public)["output"]
+
+
+def test_a_file_that_may_not_be_read_is_one_line(tmp_path, public, monkeypatch):
+    write_jsonl(tmp_path / "sub" / POLICY, GOOD)
+    real = type(tmp_path).open
+
+    def refuse(path, *args, **options):
+        if path.name == "dpo.jsonl":
+            raise PermissionError(13, "Permission denied")
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(type(tmp_path), "open", refuse)
+    output = part(graded(tmp_path / "sub", public), "dpo")["output"]
+    assert output == f"{POLICY} cannot be read: Permission denied"
+
+
+def test_nothing_that_was_submitted_is_run_and_nothing_is_written_but_the_results(tmp_path, public):
+    trap = "import pathlib; pathlib.Path('trap').touch()"
+    names = ["sitecustomize.py", "policy_generations/__init__.py", "helpers/__init__.py", "conftest.py"]
+    source = zipped(tmp_path / "s.zip", {POLICY: TEXT, **dict.fromkeys(names, trap)})
+    before = set(tmp_path.rglob("*"))
+    graded(source, public, output=tmp_path / "results.json")
+    assert {path.name for path in set(tmp_path.rglob("*")) - before} == {"results.json"}
 
 
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04 no zip", b"{}"])

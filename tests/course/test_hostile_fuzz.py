@@ -18,12 +18,15 @@ from helpers.course.autograder import grade
 from helpers.course.manifest import digest
 from helpers.course.results import render_results
 from helpers.files import write_jsonl
+from helpers.judging import statistics
 from tests.course.grading import POLICY, REWARD, LongerWins
 
 IDS = ["a", "b", "c"]
 BEST = "part2/online_best.jsonl"
-ANSWERS = SimpleNamespace(**vars(answers))
-ANSWERS.bootstrap_ci = lambda outcomes: (0.0, 1.0)  # the slowest part, and no part of what is tested
+ANSWERS = SimpleNamespace(
+    **{name: getattr(answers, name) for name in ("combine_orders", "win_rate", "pair_accuracy")},
+    bootstrap_ci=lambda outcomes: (0.0, 1.0),
+)
 WRAPPERS = ["", "llm_rl_final_proj_public_submission/", "x/y/", "__MACOSX/", "../", "/", "C:/", "A\\"]
 NASTY = [
     None, True, False, 0, -1, 257, 2**63, 10**400, 1e308, 1e-320, float("nan"), float("inf"), float("-inf"),
@@ -126,7 +129,9 @@ def place(tmp_path_factory):
     write_jsonl(folder / "public" / "public_test_gen_prompts_3.jsonl", prompts)
     write_jsonl(folder / "public" / "public_test_gen_base_responses_3.jsonl", base)
     write_jsonl(folder / "public" / "public_test_prefs_3.jsonl", pairs)
-    return folder
+    with pytest.MonkeyPatch.context() as patch:  # intervals are the slowest part, and not what is tested
+        patch.setattr(statistics, "cluster_bootstrap", lambda *_, **__: (0.0, 1.0))
+        yield folder
 
 
 @settings(

@@ -20,6 +20,7 @@ from helpers.course import submission
 from helpers.course.layout import policy_file
 from helpers.course.submission import (
     check_budget,
+    export_submission,
     write_policy_submission,
     write_reward_submission,
     zip_submission,
@@ -349,6 +350,27 @@ def test_the_zip_has_the_layout_the_project_looks_for_and_is_reproducible(tmp_pa
             "llm_rl_final_proj_public_submission/policy_generations/dpo.jsonl",
             "llm_rl_final_proj_public_submission/reward_model/public_test_pref_scores.jsonl",
         ]
+
+
+def test_the_export_is_the_directory_that_the_projects_grader_looks_for(tmp_path, prompts, prefs, calls):
+    write(tmp_path / "sub", prompts)
+    score(tmp_path / "sub", prefs, lengths)
+    (tmp_path / "sub" / "notes.txt").write_text("not part of it")
+    target, names = export_submission(tmp_path / "sub", tmp_path / "out")
+    assert target == tmp_path / "out" / "llm_rl_final_proj_public_submission"
+    assert [path.parent for path in (tmp_path / "out").rglob(target.name)] == [tmp_path / "out"]
+    written = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
+    assert (
+        written
+        == set(names)
+        == {
+            "policy_generations/dpo.jsonl",
+            "reward_model/public_test_pref_scores.jsonl",
+        }
+    )
+    for name in names:
+        assert (target / name).read_bytes() == (tmp_path / "sub" / name).read_bytes()
+    assert export_submission(tmp_path / "sub", tmp_path / "out")[1] == names  # again, over the first
 
 
 def test_an_unfinished_or_empty_submission_is_not_zipped(tmp_path, prompts, monkeypatch):
