@@ -10,6 +10,7 @@ import torch
 
 import solutions.answers as answers
 from helpers.course.autograder import grade
+from helpers.course.best import Member, Selection, write_best_submission
 from helpers.course.results import render_results
 from helpers.course.submission import write_policy_submission, write_reward_submission, zip_submission
 from helpers.errors import CourseError
@@ -156,6 +157,42 @@ def test_what_is_submitted_is_greedy_reproducible_and_graded(world, examples, tm
     assert "missing" in tests["gspo"]["output"]
     assert json.loads((tmp_path / "r.json").read_text())["tests"] == results["tests"]
     assert "reward_model" in render_results(results)
+
+
+def test_the_best_of_a_real_family_is_chosen_declared_and_graded(world, tmp_path):
+    prompts = world.public / "public_test_gen_prompts_6.jsonl"
+    base = [
+        {"row_id": f"r{i}", "prompt_text": "?", "response_text": "I cannot help.", "generated_num_tokens": 4}
+        for i in range(6)
+    ]
+    write_jsonl(world.public / "public_test_gen_base_responses_6.jsonl", base)
+    family = {
+        name: Member(Role(world.model, name), f"hash of {name}", method)
+        for name, method in (("sft", None), ("dpo", "dpo"))
+    }
+    choice = Selection(n=3, reward_model=world.reward, reward_fingerprint="hash of the reward model")
+    first, second = (
+        write_best_submission(
+            tmp_path / place,
+            "offline",
+            prompts,
+            family,
+            world.encoder,
+            SimpleNamespace(best_of_n=lambda scores: scores.argmax(dim=1)),
+            choice,
+            base_model="random",
+            budget=BUDGET,
+            batch_size=8,
+        )
+        for place in ("a", "b")
+    )
+    assert first.path.read_bytes() == second.path.read_bytes()  # sampled, and the same for the same seed
+    manifest = json.loads((tmp_path / "a/part2/offline_best.manifest.json").read_text())
+    assert sum(manifest["chosen"].values()) == 6 and set(manifest["chosen"]) == {"sft", "dpo"}
+    results = grade(zip_submission(tmp_path / "a"), world.public, GoldJudge(), answers)
+    part2 = next(test for test in results["tests"] if test["name"] == "part2")
+    assert part2["extra_data"]["value"] is not None
+    assert "chosen by reward_model from 3 candidates each of sft" in part2["output"]
 
 
 def test_an_interrupted_submission_of_other_weights_is_not_continued(world, tmp_path, monkeypatch):
