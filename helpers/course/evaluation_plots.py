@@ -81,7 +81,7 @@ def _dot(
     low, high = interval_of(row, interval)
     if math.isfinite(low + high):
         axes.plot([low, high], [y, y], color=colour, linewidth=1.4)
-    axes.plot([value], [y], marker=marker, color=colour, markersize=5)
+    axes.plot([value], [y], marker=marker, color=colour, markersize=5, clip_on=False, zorder=4)
 
 
 def length_bars(rows: Rows) -> Figure | Skipped:
