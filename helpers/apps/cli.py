@@ -64,7 +64,8 @@ def complain(message: str, status: int) -> int:
     if "tqdm" in sys.modules:
         for bar in list(getattr(sys.modules["tqdm"].tqdm, "_instances", ())):
             bar.close()
-    print(message, file=sys.stderr)
+    rank = os.environ.get("RANK") or "0"  # of several processes under a launcher
+    print(message if rank == "0" else f"process {rank}: {message}", file=sys.stderr)
     return status
 
 
@@ -101,6 +102,9 @@ def run(command: str, words: list[str]) -> int:
     from helpers.quiet import quiet_libraries
 
     quiet_libraries()
+    from helpers.models import processes
+
+    processes.check_launcher() if command == "train" else processes.refuse_several(command)
     from helpers.apps import commands  # torch and transformers load only when there is work for them
 
     return commands.COMMANDS[command](words)

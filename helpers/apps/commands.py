@@ -14,6 +14,7 @@ from helpers.apps.hacking import hacking
 from helpers.course.answers import load_answers
 from helpers.course.stages import ALGOS, trainer_of
 from helpers.errors import CourseError
+from helpers.models.processes import is_main
 from helpers.training.run_rows import plain
 
 DEFAULT_ANSWERS = "solutions.answers"
@@ -58,7 +59,8 @@ def train(words: list[str]) -> int:
     if hasattr(config, "algo"):
         config.algo = algo
     result = trainer.train(config, answers)
-    print(json.dumps(plain({"run": result.run_dir, "final": result.final, **result.metrics})))
+    if is_main():
+        print(json.dumps(plain({"run": result.run_dir, "final": result.final, **result.metrics})))
     return 0
 
 

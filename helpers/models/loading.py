@@ -45,6 +45,7 @@ from helpers.models.adapters import (
     save_adapter,
 )
 from helpers.models.hardware import Hardware, precision, probe
+from helpers.models.processes import local_rank
 from helpers.models.profiles import Profile
 
 __all__ = [
@@ -189,7 +190,9 @@ def _placement(quantization: str, dtype: torch.dtype, hardware: Hardware) -> dic
             bnb_4bit_compute_dtype=dtype,
         )
     if quantization == "nf4" or hardware.device != "cpu":
-        placement["device_map"] = {"": "cuda:0" if hardware.device == "cuda" else hardware.device}
+        placement["device_map"] = {
+            "": f"cuda:{local_rank()}" if hardware.device == "cuda" else hardware.device
+        }
     return placement
 
 

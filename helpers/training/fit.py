@@ -11,6 +11,7 @@ import torch
 from tqdm.auto import tqdm
 
 from helpers.files import atomic_path
+from helpers.models import processes
 from helpers.models.hardware import compute_dtype
 from helpers.training.setup import RunResult, Workspace
 from helpers.training.trainer import GroupTrainer, Objective, TrainingItem
@@ -31,7 +32,7 @@ def fit(
     A run stopped early (`stop_at_step`) is left unfinished, as after a crash.
     """
     run, config = space.run, space.config
-    checkpoint = run.latest_checkpoint()
+    checkpoint = processes.once(run.latest_checkpoint)
     run.truncate_to(checkpoint[0] if checkpoint else 0)
     trainer = GroupTrainer(
         model,
@@ -52,8 +53,10 @@ def fit(
         run.close()
         return RunResult(run.path, run.final_path, {})
     metrics = closing_metrics(trainer, time.perf_counter() - started)
-    write_final(run.final_path, save)
+    if processes.is_main():
+        write_final(run.final_path, save)
     run.mark_finished(metrics)
+    processes.wait()
     return RunResult(run.path, run.final_path, metrics)
 
 

@@ -23,6 +23,7 @@ from helpers.files import read_json, write_json
 from helpers.guard import guarded
 from helpers.models.hardware import compute_dtype
 from helpers.models.policy import response_logprobs
+from helpers.models.processes import refuse_several
 from helpers.models.reward_model import RewardModel
 from helpers.models.sampling import Completion
 from helpers.text.groups import Group
@@ -340,6 +341,7 @@ def start_online(
         uses: names of the answers that shape the weights.
         make: called with what `OnlineTrainer` is.
     """
+    refuse_several(f"online training (--algo {config.algo})")
     answers = guarded(answers)
     uses = (*uses, *penalties_used(config))
     space = open_workspace(config, config.algo, answers.fingerprints(*uses))

@@ -15,6 +15,7 @@ import torch
 
 from helpers.errors import CourseError
 from helpers.guard import guarded
+from helpers.models import processes
 from helpers.models.policy import reference_logprobs, response_logprobs
 from helpers.text.groups import Group, make_batch
 from helpers.training.configs import PreferenceConfig
@@ -145,6 +146,15 @@ def with_reference(
     space: Workspace, policy: Policy, groups: Sequence[Group], weights: Sequence[float | None] | None = None
 ) -> list[TrainingItem]:
     """Pairs with their summed reference log-probs, from the cache where it has them, and their weights."""
+    sums = processes.once(lambda: reference_sums(space, policy, groups))
+    return [
+        TrainingItem(group, reference=reference, weight=weight)
+        for group, reference, weight in zip(groups, sums, weights or [None] * len(groups), strict=True)
+    ]
+
+
+def reference_sums(space: Workspace, policy: Policy, groups: Sequence[Group]) -> list[tuple[float, ...]]:
+    """Summed reference log-probs of every response, from the cache where it has them."""
     config = space.config
     per_token = reference_logprobs(
         policy.model,
@@ -155,10 +165,7 @@ def with_reference(
         cache_dir=config.reference_cache or space.run.path / "reference",
         key=space.encoder.fingerprint,
     )
-    return [
-        TrainingItem(group, reference=tuple(float(tokens.sum()) for tokens in responses), weight=weight)
-        for group, responses, weight in zip(groups, per_token, weights or [None] * len(groups), strict=True)
-    ]
+    return [tuple(float(tokens.sum()) for tokens in responses) for responses in per_token]
 
 
 def train_preference(config: PreferenceConfig, answers: Any, *, stop_at_step: int | None = None) -> RunResult:

@@ -15,7 +15,7 @@ import torch
 
 from helpers.errors import CourseError
 from helpers.files import find_data, write_text
-from helpers.models import loading, unsloth_backend
+from helpers.models import loading, processes, unsloth_backend
 from helpers.models.hardware import Hardware, probe
 from helpers.models.policy import layout_for
 from helpers.models.profiles import Profile, pick_profile
@@ -24,6 +24,7 @@ from helpers.text.datasets import Example, encode_groups, load_examples
 from helpers.text.groups import Group
 from helpers.training.configs import Config, RunSettings, resolve
 from helpers.training.run_dir import RunDir
+from helpers.training.shared_run import open_run
 
 SPLITS = {
     "sft": (
@@ -78,11 +79,9 @@ def open_workspace(config: Config, algo: str, learned_from: dict[str, str] | Non
     config = resolve(config, profile.defaults(algo))
     place = config.output_dir or f"runs/{profile.name}_{algo}_seed{config.seed}"
     config = dataclasses.replace(config, output_dir=place, profile=profile.name)
-    run = RunDir(place, resume=config.resume, overwrite=config.overwrite)
     functions = {f"answers.{name}": mark for name, mark in (learned_from or {}).items()}
-    changed = run.write_config({"algo": algo, **dataclasses.asdict(config), **functions})
-    if changed and config.resume:
-        print(f"resuming {place} with changed settings: {', '.join(changed)}")
+    settings = {"algo": algo, **dataclasses.asdict(config), **functions}
+    run = open_run(place, settings, resume=config.resume, overwrite=config.overwrite)
     if config.seed is not None:
         torch.manual_seed(config.seed)
     encoder = ChatEncoder(loading.load_tokenizer(config.model_name))
@@ -95,7 +94,8 @@ def finished_result(run: RunDir) -> RunResult | None:
     if metrics is None or not (run.final_path.is_dir() and any(run.final_path.iterdir())):
         return None
     run.close()
-    print(f"{run.path} is finished already; --overwrite trains it again", file=sys.stderr)
+    if processes.is_main():
+        print(f"{run.path} is finished already; --overwrite trains it again", file=sys.stderr)
     return RunResult(run.path, run.final_path, metrics)
 
 
@@ -182,7 +182,8 @@ def load_groups(
         examples = [by_id[group.row_id] for group in groups]
     space.reports["evaluation" if evaluation else "training"] = report
     parts = [f"{use} data\n{done.render()}\n" for use, done in space.reports.items()]
-    write_text(space.run.path / "data_report.txt", "\n".join(parts))
+    if processes.is_main():
+        write_text(space.run.path / "data_report.txt", "\n".join(parts))
     return examples, groups
 
 

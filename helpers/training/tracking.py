@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from helpers.errors import CourseError
+from helpers.models.processes import is_main
 from helpers.training.run_dir import RunDir
 
 
@@ -25,7 +26,7 @@ class Tracker:
 
         Without a key the run is kept offline instead of asking for one.
         """
-        if config.report_to != "wandb":
+        if config.report_to != "wandb" or not is_main():
             return cls(None, None)
         try:
             import wandb

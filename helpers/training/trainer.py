@@ -5,12 +5,16 @@ Deviations from the plain Trainer, each on purpose:
   into micro-batches whose losses are weighted by their share of the whole batch. So 4×1 equals 1×4 by
   construction, partial last batches included;
 - within the optimiser batch groups are sorted by length before they are cut (length buckets);
+- several processes see the same optimiser batch; each takes every n-th of its micro-batches, and the
+  gradients are added up once a step. So they train as one process does with as large a batch, though their
+  micro-batches may differ in number, and no wrapper of the model is needed;
 - checkpoints are written by `RunDir`: whole or not at all, and named step_000100;
 - a step whose gradient is not finite is skipped and counted; the optimiser never sees it.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections import defaultdict
@@ -20,11 +24,12 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import SaveStrategy
 
+from helpers.models import processes
 from helpers.text.groups import Group
 from helpers.training.configs import EpochSettings
 from helpers.training.run_dir import RunDir
@@ -114,11 +119,47 @@ class GroupTrainer(Trainer):
             eval_dataset=Items(()),  # the objective holds its own; the Trainer only wants to see one
             data_collator=list,  # type: ignore[arg-type]  # a batch is a list of items, not a dict
         )
+        if processes.count() > 1:
+            self._prepare_for_several()
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
         self.add_callback(ProgressBar())
         if stop_at_step is not None:
             self.add_callback(StopAt(stop_at_step))
+
+    # ------------------------------------------------------------------ several processes
+    def _prepare_for_several(self) -> None:
+        """Equal weights everywhere, dropout of each process's own, and no wrapper around the model.
+
+        `evaluation_mode` is how the Trainer itself keeps Accelerate from wrapping a model in DDP.
+        """
+        processes.copy_from_main([p.data for p in self.model.parameters() if p.requires_grad])
+        self.accelerator.prepare_model = functools.partial(
+            self.accelerator.prepare_model, evaluation_mode=True
+        )
+        if not processes.is_main():
+            torch.manual_seed(self.config.seed + processes.rank())
+
+    def get_train_dataloader(self) -> DataLoader:
+        """One item is a whole optimiser batch, the same in every process."""
+        loader = super().get_train_dataloader()
+        if processes.count() > 1:
+            # Accelerate has split it between the processes, and fills up the last batch with repeated rows.
+            sampler: Any = loader.batch_sampler
+            sampler.num_processes, sampler.process_index, sampler.even_batches = 1, 0, False
+        return loader
+
+    def _add_up_gradients(self, loss: torch.Tensor) -> torch.Tensor:
+        """Sum gradients and loss over the processes; one without a micro-batch counts as zeros."""
+        if processes.count() == 1:
+            return loss
+        learned = [p for p in self.model.parameters() if p.requires_grad]
+        for parameter in learned:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        processes.sum_tensors([p.grad for p in learned])
+        processes.sum_tensors([loss])
+        return loss
 
     # ------------------------------------------------------------------ one step
     def training_step(  # type: ignore[override]  # same reason
@@ -132,7 +173,7 @@ class GroupTrainer(Trainer):
         if isinstance(self.objective, CoupledObjective):
             with self.compute_loss_context_manager():
                 self.objective.prepare(model, micro_batches)
-        for micro in micro_batches:
+        for micro in processes.mine(micro_batches):
             share = self.objective.weight(micro) / max(whole, 1)
             with self.compute_loss_context_manager():
                 loss, metrics = self.objective.loss(model, micro)
@@ -142,7 +183,7 @@ class GroupTrainer(Trainer):
                 self._sums[name] += value * share * whole
         self._units += whole
         self._tokens += sum(len(item) for item in inputs)
-        return total
+        return self._add_up_gradients(total)
 
     def micro_batches(self, items: Sequence[TrainingItem]) -> list[list[TrainingItem]]:
         """Cut an optimiser batch into micro-batches of similar length, within both limits of the config.
@@ -177,7 +218,8 @@ class GroupTrainer(Trainer):
             return
         if "loss" in logs and self._units:
             now = time.perf_counter()
-            logs.update({name: value / self._units for name, value in self._sums.items()})
+            sums = processes.add_up(self._sums)
+            logs.update({name: value / self._units for name, value in sums.items()})
             logs["tokens_per_second"] = round(self._tokens / max(now - self._tick, 1e-9), 1)
             logs["skipped_steps"] = self.skipped_steps
             self._sums.clear()
@@ -186,12 +228,11 @@ class GroupTrainer(Trainer):
         self.run.log(self.state.global_step, **{k: v for k, v in logs.items() if k != "total_flos"})
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Evaluate the objective on its held-out data; names start with eval_."""
+        """Evaluate the objective on its held-out data, in one process; names start with eval_."""
         pause = time.perf_counter()
         self.model.eval()
-        metrics = {
-            f"eval_{k}": v for k, v in self.objective.evaluate(self.model, self.state.global_step).items()
-        }
+        found = processes.once(lambda: self.objective.evaluate(self.model, self.state.global_step))
+        metrics = {f"eval_{k}": v for k, v in found.items()}
         self.model.train()
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -200,16 +241,22 @@ class GroupTrainer(Trainer):
 
     # ------------------------------------------------------------------ checkpoints
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
-        with self.run.save_checkpoint(self.state.global_step) as draft:
-            self._save_weights(draft)
-            self._save_optimizer_and_scheduler(str(draft))
+        with processes.draft_for_all(lambda: self.run.save_checkpoint(self.state.global_step)) as draft:
+            if processes.is_main():
+                self._save_weights(draft)
+                self.state.save_to_json(str(draft / "trainer_state.json"))
+            self._save_optimizer_and_scheduler(str(draft))  # these two: in one process, says the Trainer
             self._save_scaler(str(draft))
-            self._save_rng_state(str(draft))
-            self.state.save_to_json(str(draft / "trainer_state.json"))
+            self._save_rng_state(str(draft))  # one file a process
         self.run.prune(self.config.save_total_limit)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         self._load_weights(Path(resume_from_checkpoint))
+
+
+def optimiser_batch(config: EpochSettings) -> int:
+    """Groups an optimiser step, over all processes."""
+    return config.per_device_train_batch_size * config.gradient_accumulation_steps * processes.count()
 
 
 def training_arguments(
@@ -219,7 +266,7 @@ def training_arguments(
     on_gpu = torch.cuda.is_available()
     return TrainingArguments(
         output_dir=str(run.path),
-        per_device_train_batch_size=config.per_device_train_batch_size * config.gradient_accumulation_steps,
+        per_device_train_batch_size=optimiser_batch(config),
         gradient_accumulation_steps=1,
         num_train_epochs=config.num_train_epochs,
         max_steps=config.max_steps,
@@ -261,7 +308,14 @@ class ProgressBar(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Open the bar where the run starts or resumes."""
         name = Path(args.output_dir).name
-        self.bar = tqdm(total=state.max_steps, initial=state.global_step, desc=name, unit="step", leave=False)
+        self.bar = tqdm(
+            total=state.max_steps,
+            initial=state.global_step,
+            desc=name,
+            unit="step",
+            leave=False,
+            disable=not processes.is_main(),
+        )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Move the bar, and see to it that the last step is logged."""

@@ -91,13 +91,23 @@ def pocket(tmp_path_factory: pytest.TempPathFactory, random_qwen2: Any) -> Simpl
 
 
 @pytest.fixture
-def settings(pocket: SimpleNamespace, tmp_path: Path) -> Any:
+def settings(make_settings: Any, tmp_path: Path) -> Any:
     """`settings(SFTConfig, name, **changes)`: a config of a short run in the pocket world."""
-    from helpers.training.configs import OnlineConfig
 
     def make(kind: type, name: str = "run", **changes: Any) -> Any:
+        return make_settings(tmp_path, kind, name, **changes)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_settings(pocket: SimpleNamespace) -> Any:
+    """`make_settings(directory, SFTConfig, name, **changes)`: the same for a run in that directory."""
+    from helpers.training.configs import OnlineConfig
+
+    def make(place: Path, kind: type, name: str = "run", **changes: Any) -> Any:
         base: dict[str, Any] = {
-            "output_dir": str(tmp_path / name),
+            "output_dir": str(place / name),
             "profile": "tiny",
             "model_name": pocket.model,
             "dataset_name": pocket.data,
