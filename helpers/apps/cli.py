@@ -20,7 +20,7 @@ SUMMARY = {
     "doctor": "what the curves of a training run mean, in words",
     "hacking": "reward hacking: signs in a run, pairs against it, remedies compared",
     "profile": "which profile this machine gets, and why",
-    "data": "build-tiny, or report on a data set",
+    "data": "build a preference data set, report on one, or build-tiny",
     "demo": "policies side by side in the browser: blind votes, rewards, a gallery; --export_space",
     "build": "the lessons' notebooks from their sources; --check compares them",
     "release": "the students' kit, or the folder that Gradescope runs",

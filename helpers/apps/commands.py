@@ -160,13 +160,18 @@ class DataReportConfig:
 
 
 def data(words: list[str]) -> int:
-    """data build-tiny | data report SOURCE."""
-    kinds = ("build-tiny", "report")
+    """data build | data build-tiny | data report SOURCE."""
+    kinds = ("build", "build-tiny", "report")
     if words[:1] in (["-h"], ["--help"]):
         print(f"usage: python -m helpers data {'|'.join(kinds)} [flags]; --help after it lists them")
         return 0
     if not words or words[0] not in kinds:
         raise CourseError(f"data needs one of {', '.join(kinds)} as its first word")
+    if words[0] == "build":
+        from helpers.apps.building_data import data_build
+
+        print(data_build(words[1:]))
+        return 0
     if words[0] == "build-tiny":
         from helpers.tiny.adapters import ADAPTERS, SFT_RESPONSES
         from helpers.tiny.build import build_tiny

@@ -39,7 +39,7 @@ def iban(text: str) -> bool:
 
 
 def public_address(text: str) -> bool:
-    """Whether an IP address belongs to a machine out there: no loopback, private, or documentation address."""
+    """Whether an IP address is a machine's out there: no loopback, private or documentation address."""
     try:
         return ipaddress.ip_address(text).is_global
     except ValueError:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from helpers.text.messages import ROLE_NAMES, Message, role_problem, user
 
 Row = dict[str, Any]
-ID_FIELDS = ("row_id", "id", "prompt_id", "message_id")
+ID_FIELDS = ("row_id", "id", "prompt_id", "message_id", "conversation_hash", "conversation_id")
 KINDS = ("preference", "sft", "prompts")
 
 
@@ -255,12 +255,24 @@ def _seed_tasks(row: Row, row_id: str, kind: str) -> list[Example]:
 
 def _conversation(row: Row, row_id: str, kind: str) -> list[Example]:
     """A list of messages; the last answer is the response."""
-    name = "messages" if row.get("messages") is not None else "conversations"
+    names = ("messages", "conversations", "conversation")
+    name = next((name for name in names if row.get(name) is not None), names[0])
     messages = messages_of(row, name)
     if kind == "prompts" and messages and messages[-1]["role"] == "user":
         return [make_example(row, row_id, messages, (), (name, "prompt"))]
     prompt, answer = _last_answer(messages)
     return [make_example(row, row_id, prompt, () if kind == "prompts" else (answer,), (name, "prompt"))]
+
+
+def _wildchat(row: Row, row_id: str, kind: str) -> list[Example]:
+    """WildChat (Zhao et al. 2024, arXiv 2405.01470): messages that carry a language and flags of their own.
+
+    The flags are kept in metadata as `message_flags`, one a message; those of the row stay as they are.
+    """
+    examples = _conversation(row, row_id, kind)
+    names = ("language", "toxic", "redacted")
+    flags = [{name: message[name] for name in names if name in message} for message in row["conversation"]]
+    return [replace(e, metadata={**e.metadata, "message_flags": flags}) for e in examples]
 
 
 def _prompt(row: Row, row_id: str, kind: str) -> list[Example]:
@@ -322,5 +334,6 @@ FORMATS = (  # the first that matches a row names its format
     _format("dolly", "instruction, response", ANSWERS, _instruction("response", "context")),
     _format("alpaca", "instruction, output", ANSWERS, _instruction("output", "input")),
     Format("messages", "messages", ANSWERS, _has_any("messages", "conversations"), _conversation),
+    _format("wildchat", "conversation", ANSWERS, _wildchat),
     _format("prompt", "prompt", KINDS, _prompt),
 )
