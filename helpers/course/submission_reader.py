@@ -17,6 +17,9 @@ from helpers.course.submission_files import listed, quoted
 MAX_PROMPT_TOKENS, MAX_NEW_TOKENS, MAX_RESPONSE_TOKENS = 700, 256, 512  # the benchmark's budgets
 MAX_LINE_CHARS = 200_000
 MAX_ROWS = 20_000
+MAX_RESPONSE_CHARS = (
+    64 * MAX_NEW_TOKENS
+)  # no tokenizer's tokens are that long on average; a judge pays by length
 
 POLICY_FIELDS = ("row_id", "prompt_text", "response_text", "generated_num_tokens")
 SCORE_FIELDS = ("row_id", "chosen_score", "rejected_score")
@@ -108,6 +111,8 @@ def _response_fault(text: Any) -> str | None:
         return "response_text is not a string"
     if not text.strip():
         return "response_text is empty"
+    if len(text) > MAX_RESPONSE_CHARS:
+        return f"response_text has more characters than {MAX_NEW_TOKENS} tokens can hold"
     if any("\ud800" <= char <= "\udfff" for char in text):
         return "response_text has broken Unicode (a lone surrogate)"
     return None

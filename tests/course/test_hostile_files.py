@@ -28,6 +28,7 @@ def changed(rows: list[dict], index: int, **fields) -> list[dict]:
         (changed(GOOD, 2, response_text=...), "line 3: response_text is missing"),
         (changed(GOOD, 2, response_text=["x"]), "line 3: response_text is not a string"),
         (changed(GOOD, 2, response_text="\ud800"), "line 3: response_text has broken Unicode"),
+        (changed(GOOD, 2, response_text="x" * 20_000), "line 3: response_text has more characters than 256"),
         (
             changed(GOOD, 0, generated_num_tokens=257),
             "line 1: generated_num_tokens is over the budget of 256",
