@@ -141,7 +141,7 @@ def test_a_reader_watches_answers_grow_votes_blind_and_finds_the_pair(demo, visi
         steps = seen[letter]
         assert len(steps) >= 3 and steps[-1] == text
         assert all(text.startswith(step) for step in steps)
-    assert [page.inner_text(f"#title-{letter}") for letter in "AB"] == ["Answer A", "Answer B"]
+    assert [page.inner_text(f"#title-{letter}").strip() for letter in "AB"] == ["Answer A", "Answer B"]
     page.click("#vote-B")
     page.wait_for_selector("#title-B .demo-pick")
     names = [page.inner_text(f"#title-{letter} .demo-name") for letter in "AB"]

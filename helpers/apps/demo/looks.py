@@ -31,7 +31,8 @@ CSS = """
 .demo-letter { font-weight: 650; }
 .demo-name { font-weight: 600; padding: 1px 10px; border-radius: 999px; color: #075985;
   background: #e0f2fe; }
-.demo-note { color: var(--body-text-color-subdued); font-size: .9rem; font-variant-numeric: tabular-nums; }
+.demo-note { min-height: 1.5em; color: var(--body-text-color-subdued); font-size: .9rem;
+  font-variant-numeric: tabular-nums; }
 .demo-pick { color: #166534; font-weight: 600; font-size: .9rem; }
 .demo-status { min-height: 1.6em; line-height: 1.5; overflow-wrap: anywhere; }
 .demo-status.failed { color: #b42318; font-weight: 600; }
@@ -96,11 +97,10 @@ def title(panel: Panel) -> Markup:
     parts = [Markup('<span class="demo-letter">Answer {}</span>').format(panel.letter)]
     if panel.name:
         parts.append(Markup('<span class="demo-name">{}</span>').format(panel.name))
-    if panel.note:
-        parts.append(Markup('<span class="demo-note">{}</span>').format(panel.note))
     if panel.picked:
         parts.append(Markup('<span class="demo-pick">your pick</span>'))
-    return Markup('<div class="demo-title">{}</div>').format(Markup("").join(parts))
+    note = Markup('<div class="demo-note">{}</div>').format(panel.note)
+    return Markup('<div class="demo-title">{}</div>{}').format(Markup("").join(parts), note)
 
 
 def status(text: str, failed: bool = False) -> Markup:

@@ -79,7 +79,7 @@ def open_offer(offer: Offer, folder: Path | None = None) -> tuple[Desk, PageSett
         prompts=clickable(known) or PROMPTS,
         gallery=gallery_maker(lineup, prompts, place / offer.gallery, weights) if reward else None,
         max_new_tokens=offer.max_new_tokens,
-        votes=votes.path,
+        votes=str(Path(offer.votes).parent),
     )
     return Desk(lineup, votes, offer.pace), settings
 

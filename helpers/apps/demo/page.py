@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from helpers.apps.demo import looks
@@ -23,7 +22,7 @@ class PageSettings:
     prompts: Sequence[str]  # to click on
     gallery: Callable[[str, Callable[[float], None]], Gallery] | None = None  # of a policy, with progress
     max_new_tokens: int = 128
-    votes: Path | None = None
+    votes: str = "votes"  # the directory, as `train --dataset_name` takes it
 
 
 @dataclass
@@ -227,11 +226,10 @@ def votes_tab(desk: Desk, settings: PageSettings, tab: Any) -> None:
     import gradio as gr
 
     table = gr.HTML(elem_id="standings")
-    where = settings.votes.parent.name if settings.votes else "votes"
     gr.Markdown(
         "A vote for one answer is a win over each of the others and says nothing of these among themselves;"
         " “no difference” and equal texts count a half. The interval is Wilson's.\n\n"
-        f"Train on the votes: `python -m helpers train --algo dpo --dataset_name {where}`"
+        f"Train on the votes: `python -m helpers train --algo dpo --dataset_name {settings.votes}`"
     )
 
     def count() -> str:
