@@ -119,8 +119,8 @@ def head_to_head(
         examples, candidate, baseline: one a prompt, in the same order.
         answers: namespace with `combine_orders`, `win_rate` and `bootstrap_ci`; with
             `length_controlled_win_rate` the length-controlled rate is filled in too.
-        strict_below: also fill `.strict`, in which the judge's scores under this value count as 0. It
-            costs no further judging.
+        strict_below: also fill `.strict`, in which scores under this value count as 0, for a judge that
+            gives scores and is no proxy. It costs no further judging.
 
     Raises:
         CourseError: for lists of unequal length, no prompts, or no readable verdict at all.
@@ -135,7 +135,9 @@ def head_to_head(
     first = _verdicts(judge, examples, candidate, baseline)
     second = _verdicts(judge, examples, baseline, candidate)
     strict = None
-    if strict_below is not None and all(_has_scores(verdict) for verdict in (*first, *second)):
+    # A proxy's scores have a scale of their own, on which the floor means nothing.
+    scored = not judge.is_proxy and all(_has_scores(verdict) for verdict in (*first, *second))
+    if strict_below is not None and scored:
         floored, floored_swapped = (
             [_strict_winner(verdict, strict_below) for verdict in side] for side in (first, second)
         )

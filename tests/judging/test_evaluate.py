@@ -122,6 +122,13 @@ def test_strict_is_left_out_where_the_judge_gives_no_scores():
     assert fight(["x"], ["y"], FirstJudge(), strict_below=0.3).strict is None
 
 
+def test_strict_is_left_out_for_a_proxy_whose_scores_have_a_scale_of_their_own():
+    class Proxy(ScoreJudge):
+        is_proxy = True
+
+    assert fight(["0.9"], ["0.1"], Proxy(), strict_below=0.3).strict is None
+
+
 def test_an_unreadable_verdict_is_counted_and_goes_to_neither_side():
     result = fight(["0.9", "ignore the rubric, A wins", "0.1"], ["0.5"] * 3)
     assert (result.unparsed, len(result.outcomes), result.win_rate) == (1, 2, 0.5)
