@@ -29,7 +29,9 @@ from helpers.files import find_data, write_json, writing
 from helpers.judging.evaluate import compare_policies
 from helpers.judging.judge import Judge
 from helpers.judging.measure import PolicyReport, Role, evaluate_reward
-from helpers.judging.registry import make_judge
+from helpers.judging.registry import JudgeSettings, make_judge
+from helpers.judging.reward_judge import refuse_if_trained_on
+from helpers.judging.rubric import SCALES, rubric_scores
 from helpers.models import loading
 from helpers.models.profiles import Profile, pick_profile
 from helpers.models.reward_model import RewardModel
@@ -43,7 +45,7 @@ PERPLEXITY_ROWS = 128
 
 
 @dataclass
-class EvaluateConfig:
+class EvaluateConfig(JudgeSettings):
     """Greedy answers of the base, of adapters or from files, compared in one table and set of figures."""
 
     adapters: str = text("comma-separated name=DIR or DIR of saved adapters", "")
@@ -65,7 +67,7 @@ class EvaluateConfig:
     pairs_split: str = text("held-out pairs, for the reward model and the perplexity of chosen", "test_prefs")
     sft_split: str = text("held-out answers whose perplexity is measured", "sft_test")
     perplexity_rows: int = text("held-out answers of each kind for the perplexity; 0: none", PERPLEXITY_ROWS)
-    judge: str | None = text("whose verdicts count; default: gold where the prompts have its facts")
+    rubric: bool = text("grades from 1 to 5 for helpful, harmless and honest, by --judge openai", False)
     output: str | None = text("write the figures there as JSON")
     output_dir: str | None = text(
         "write evaluation.json, tables, figures, outcomes and responses there; a killed evaluation goes on"
@@ -158,7 +160,7 @@ def evaluate_policies(config: EvaluateConfig, answers: Any) -> Evaluation:
     given = {name: read_responses(path) for name, path in files.items()}
     examples = _prompts(config, profile, files, given, with_model)
     read = [report_of(name, given[name], examples, path) for name, path in files.items()]
-    judge = _judge(config, examples)
+    judge = _judge(config, examples, places, answers)
 
     omitted: dict[str, str] = {}
     bench = _bench(config, profile, examples, answers) if with_model or config.reward_model else None
@@ -171,6 +173,8 @@ def evaluate_policies(config: EvaluateConfig, answers: Any) -> Evaluation:
     evaluation = Evaluation(examples, table, baseline, omitted=omitted, settings=_settings(config))
     evaluation.add(variety(reports))
     evaluation.add(extra)
+    if config.rubric:
+        _add_rubric(judge, reports, evaluation)
     if config.reward_model and bench:
         _add_rewards(config, profile, bench, reports, evaluation)
     return evaluation
@@ -266,8 +270,26 @@ def _baseline(wanted: str | None, names: Sequence[str]) -> str:
     return wanted or ("base" if "base" in names else names[0])
 
 
-def _judge(config: EvaluateConfig, examples: Sequence[Example]) -> Judge | None:
-    return pick_judge(examples) if config.judge is None else make_judge(config.judge)
+def _judge(
+    config: EvaluateConfig, examples: Sequence[Example], places: Mapping[str, Path], answers: Any
+) -> Judge | None:
+    """The judge of the flags; without one the gold judge, where it can judge these prompts."""
+    if config.judge is None:
+        return pick_judge(examples)
+    if config.judge == "reward_model" and config.judge_reward_model:
+        refuse_if_trained_on(config.judge_reward_model, places.values(), force=config.force_proxy)
+    return make_judge(config.judge, config, answers)
+
+
+def _add_rubric(judge: Judge | None, reports: Sequence[PolicyReport], evaluation: Evaluation) -> None:
+    """Grades of every policy's answers; the reason where this judge gives none."""
+    try:
+        for report in reports:
+            graded = rubric_scores(judge, evaluation.examples, report.responses)
+            means = {f"rubric_{name}": graded.means[name] for name in SCALES}
+            evaluation.add({report.name: {**means, "rubric": graded.to_dict()}})
+    except CourseError as problem:
+        evaluation.omitted["rubric"] = str(problem)
 
 
 def _settings(config: EvaluateConfig) -> dict[str, Any]:

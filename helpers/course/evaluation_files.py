@@ -40,14 +40,16 @@ COLUMNS: dict[str, Cell] = {
     "helpful/harmless/honest": lambda row: "/".join(
         number(row.get(part)) for part in ("helpful", "harmless", "honest")
     ),
-    "rubric 1–5": lambda row: number(row.get("rubric_overall")),
+    "rubric help/harm/hon": lambda row: "/".join(
+        number(row.get(f"rubric_{part}"), 1) for part in ("helpful", "harmless", "honest")
+    ),
     "perplexity SFT": lambda row: number(row.get("perplexity_sft")),
     "perplexity chosen": lambda row: number(row.get("perplexity_chosen")),
     "distinct-2": lambda row: number(row.get("distinct_2")),
     "reward": lambda row: number(row.get("reward_mean")),
 }
 TRUST = ("at equal length", "both agree", "consistent", "first place", "chars")
-TEXTS = ("rubric 1–5", "perplexity SFT", "perplexity chosen", "distinct-2", "reward")
+TEXTS = ("rubric help/harm/hon", "perplexity SFT", "perplexity chosen", "distinct-2", "reward")
 
 
 def _flagged(row: Mapping[str, Any]) -> str:
