@@ -65,8 +65,8 @@ _KEYS = (
 )
 _PHONE = (
     r"\+\d{1,3}[ .-]?(?:\(\d{1,4}\)[ .-]?)?\d{1,4}(?:[ .-]?\d{2,4}){2,4}",  # international
-    r"\(\d{3}\)[ .-]?\d{3}[ .-]\d{4}",  # (212) 555-0187
-    r"\d{3}[.-]\d{3}[.-]\d{4}",  # 212-555-0187
+    r"\([2-9]\d{2}\)[ .-]?[2-9]\d{2}[ .-]\d{4}",  # (212) 555-0187: North America begins with 2 to 9
+    r"[2-9]\d{2}[.-][2-9]\d{2}[.-]\d{4}",  # 212-555-0187
 )
 # In this order: a card number inside an IBAN, or a phone number inside a card number, is the longer thing.
 KINDS = (
