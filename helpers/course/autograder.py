@@ -72,6 +72,7 @@ def grade(
     part2: bool = True,
     no_judge: str = NO_JUDGE,
     leaderboard: bool = False,
+    judging_reward_model: str | None = None,
 ) -> dict[str, Any]:
     """Grade a submission directory or zip and return the results (written to `output` if given).
 
@@ -85,6 +86,8 @@ def grade(
             part of the grade only where it was submitted all the same.
         part2: False makes part 2 a part of the grade only where it was submitted.
         leaderboard: also write the figures as Gradescope's leaderboard, which the class sees.
+        judging_reward_model: fingerprint of the reward model that judges, if one does. Answers that it chose
+            are not graded by it.
 
     Raises:
         CourseError: only for the instructor's side: public files or answers that are missing. What is
@@ -100,7 +103,7 @@ def grade(
     except CourseError as problem:
         opened, notices = Submission({}, []), [str(problem)]
     notices += opened.notices
-    grader = Grader(opened, public, judge, answers, strict_below, no_judge)
+    grader = Grader(opened, public, judge, answers, strict_below, no_judge, judging_reward_model)
     parts = grader.parts(trainable, part2, notices)
     tests: list[dict[str, Any]] = []
     try:
@@ -131,9 +134,11 @@ class Grader:
         answers: Any,
         strict_below: float | None,
         no_judge: str,
+        judging_reward_model: str | None,
     ) -> None:
         self.submission, self.public, self.judge, self.answers = submission, public, judge, answers
         self.strict_below, self.no_judge = strict_below, no_judge
+        self.judging_reward_model = judging_reward_model
 
     def parts(self, trainable: Sequence[str] | None, part2: bool, notices: list[str]) -> list[Part]:
         """The parts of this grade in order; why one is left out goes to `notices`."""
@@ -209,7 +214,7 @@ class Grader:
         baseline = _baseline(self.public, opponent, expected)
         result = head_to_head(
             self.judge,
-            [_example(row) for row in prompts],
+            [as_example(row) for row in prompts],
             [responses[row_id] for row_id in expected],
             [baseline[row_id] for row_id in expected],
             self.answers,
@@ -254,6 +259,10 @@ class Grader:
             manifest = read_manifest(data, kind, self.submission.read(name), rows)
         except CourseError as problem:
             raise CourseError(f"{manifest_name} does not hold: {problem}") from None
+        if self.judging_reward_model and manifest["selector"].get("fingerprint") == self.judging_reward_model:
+            raise CourseError(
+                "the reward model that chose these answers is the judge here: take another judge"
+            )
         advice = (
             "train a better policy, a better reward model, or draw more candidates and look at what it chose"
         )
@@ -312,7 +321,8 @@ def _sound(faults: Faults, name: str) -> None:
 # ---------------------------------------------------------------------- the public files
 
 
-def _example(row: Mapping[str, Any]) -> Example:
+def as_example(row: Mapping[str, Any]) -> Example:
+    """A row of the public prompts, as judges take it."""
     schema = ("row_id", "prompt_messages", "prompt_text")
     rest = {name: value for name, value in row.items() if name not in schema}
     return Example(row["row_id"], tuple(row["prompt_messages"]), (), rest)

@@ -202,7 +202,7 @@ def _from_zip(source: Path) -> Submission:
         else:
             safe[name] = member
     if len(notices) > SHOWN:
-        notices = [*notices[:SHOWN], f"{len(notices) - SHOWN} more members of the zip were skipped"]
+        notices = [*notices[:SHOWN], f"members of the zip that were skipped: {len(notices) - SHOWN} more"]
 
     def reader(name: str, member: zipfile.ZipInfo) -> Callable[[], bytes]:
         return _member_reader(name, source, member)

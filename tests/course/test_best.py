@@ -295,6 +295,14 @@ def test_a_manifest_that_is_none_is_one_line(tmp_path, public, data):
     assert output.startswith(f"offline: {MANIFEST} does not hold: ") and "\n" not in output
 
 
+def test_the_reward_model_that_chose_is_no_judge_of_its_choice(tmp_path, public):
+    hand_in(tmp_path / "sub", 20)
+    for fingerprint, status in (("f", "failed"), ("another", "passed")):
+        test = part(grade_all(tmp_path / "sub", public, judging_reward_model=fingerprint), "part2")
+        assert test["status"] == status
+        assert ("is the judge here: take another judge" in test["output"]) == (status == "failed")
+
+
 def test_a_name_in_a_manifest_cannot_paint_the_terminal(tmp_path, public):
     name = "\x1b[2J\n\u202e"
     family = [{"name": name, "method": None, "fingerprint": "f"}]
