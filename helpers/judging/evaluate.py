@@ -15,7 +15,7 @@ from helpers.errors import CourseError
 from helpers.judging.gold import gold_scores
 from helpers.judging.head_to_head import HeadToHead, answer, head_to_head
 from helpers.judging.judge import Judge
-from helpers.judging.measure import PolicyReport, gold_metadata
+from helpers.judging.measure import KlEstimate, PolicyReport, gold_metadata
 from helpers.text.datasets import Example
 
 __all__ = [
@@ -90,7 +90,7 @@ class PolicyRow:
     def to_dict(self) -> dict[str, Any]:
         """Return the figures of course.json for this method."""
         base, sft = (side.to_dict() if side else {} for side in (self.vs_base, self.vs_sft))
-        kl, kl_sft = self.report.kl.get("base"), self.report.kl.get("sft")
+        kl, kl_sft = (known_kl(self.report, name) for name in ("base", "sft"))
         return {
             "win_rate_vs_base": base.get("win_rate"),
             "ci95": base.get("ci95"),
@@ -160,7 +160,7 @@ class EvaluationTable:
 
 def _render_row(row: PolicyRow, width: int) -> str:
     gold = row.hhh.overall if row.hhh else dict.fromkeys(DIMENSIONS)
-    kl = row.report.kl.get(_kl_reference(row.report))
+    kl = known_kl(row.report, _kl_reference(row.report))
     cells = [f"{row.report.name:<{width}}"]
     for side in (row.vs_base, row.vs_sft):
         cells.append(
@@ -172,6 +172,12 @@ def _render_row(row: PolicyRow, width: int) -> str:
     # Answers from a file have no tokens to count.
     cells += [_number(row.report.mean_tokens if row.report.generated_tokens else None, 6, 1)]
     return " ".join([*cells, _number(row.report.truncated_share if row.report.truncated else None, 4)])
+
+
+def known_kl(report: PolicyReport, name: str) -> KlEstimate | None:
+    """The KL to a reference; None where there is none, or where it was finite on no answer at all."""
+    kl = report.kl.get(name)
+    return kl if kl and kl.sequences else None
 
 
 def _kl_reference(report: PolicyReport) -> str:

@@ -227,6 +227,14 @@ def test_the_table_compares_everyone_with_base_and_sft(fake_gold):
     json.dumps(table.to_dict(), allow_nan=False)
 
 
+def test_a_kl_that_was_finite_on_no_answer_is_not_known_rather_than_zero(fake_gold):
+    lost = KlEstimate(0.0, 0.0, 0, 0, non_finite=2)
+    table = compare_policies(
+        [report("base", ["0.1"]), report("dpo", ["0.9"], kl={"base": lost})], examples(1), None, answers
+    )
+    assert table.to_dict()["policies"]["dpo"]["kl"] is None
+
+
 def test_other_data_keep_their_figures_and_say_why_win_rates_are_missing():
     class NeedsGold(FirstJudge):
         def compare(self, comparisons):
