@@ -170,7 +170,8 @@ def data(words: list[str]) -> int:
     if words[0] == "build":
         from helpers.apps.building_data import data_build
 
-        print(data_build(words[1:]))
+        spec, rest = take_flag(words[1:], "--answers")
+        print(data_build(rest, lambda: load_answers(spec or DEFAULT_ANSWERS, fallback=DEFAULT_ANSWERS)))
         return 0
     if words[0] == "build-tiny":
         from helpers.tiny.adapters import ADAPTERS, SFT_RESPONSES

@@ -31,7 +31,7 @@ from helpers.text.chat import ChatEncoder
 from helpers.text.sources import find_source
 
 MANIFEST, CARD = "manifest.json", "README.md"
-UNJUDGED = "not judged: the cost cap was reached"
+UNJUDGED = "not judged yet"
 SFT_NAMES = {"train": "sft_train", "dev": "sft_val", "test": "sft_test"}
 # What shapes the prompts; a change of anything else leaves them as they are.
 OF_PROMPTS = (
@@ -40,13 +40,16 @@ OF_PROMPTS = (
 ).split()
 
 
-def build_data_set(settings: BuildSettings, judge: Judge, identity: Any = None) -> dict[str, Any]:
+def build_data_set(
+    settings: BuildSettings, judge: Judge, identity: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Write the data set into `settings.output_dir` and return its manifest.
 
     Args:
         settings: what to build; see `BuildSettings`.
         judge: chooses best and worst.
-        identity: all that the judge's choices depend on beside what it is shown; default: its name.
+        identity: all that the judge's choices depend on beside what it is shown; its `model`, or else the
+            judge's name, stands in the rows. Default: the name.
 
     Raises:
         CourseError: for settings that cannot work, a directory with other things in it, or no pair at all.
@@ -68,7 +71,7 @@ def build_data_set(settings: BuildSettings, judge: Judge, identity: Any = None) 
     rows, _ = candidate_rows(settings, prompts, answers)
     found = {row["row_id"]: row for row in verdicts.rows}
     outcomes = all_outcomes(rows, found, settings, TOO_FEW, UNJUDGED)
-    files, spread = _files(settings, rows, outcomes, judge.name)
+    files, spread = _files(settings, rows, outcomes, identity.get("model") or judge.name)
     (output / MANIFEST).unlink(missing_ok=True)  # it comes back when it is true again
     manifest = {
         "format": FORMAT,
@@ -78,8 +81,11 @@ def build_data_set(settings: BuildSettings, judge: Judge, identity: Any = None) 
         "prompts": prompts.summary,
         "authors": [answer.summary for answer in answers],
         "answers_left_out": dict(sorted(verdicts.summary["left_out"].items())),
-        "judge": {"name": judge.name, "is_proxy": judge.is_proxy, "identity": identity},
-        "verdicts": _manners(found, {row["row_id"]: len(row["answers"]) for row in rows}),
+        "judge": {**identity, "is_proxy": judge.is_proxy},
+        "verdicts": {
+            **_manners(found, {row["row_id"]: len(row["answers"]) for row in rows}),
+            "stopped": verdicts.summary["stopped"],
+        },
         "pairs": _pairs(rows, outcomes),
         "clusters": spread,
         "files": _write(output, files),

@@ -70,7 +70,7 @@ def describe(manifest: Mapping[str, Any]) -> str:
         toxic="kept" if settings["keep_toxic"] else "what the source flags is dropped",
         authors=_authors(manifest),
         left_out=_counts(manifest["answers_left_out"]) or "nothing",
-        judge=f"`{manifest['judge']['name']}`",
+        judge=_judge(manifest["judge"]),
         proxy=" A model's opinion, no ground truth." if manifest["judge"]["is_proxy"] else "",
         same=_share(verdicts["same_best_in_both_orders"]),
         judged=verdicts["prompts_judged"],
@@ -102,6 +102,11 @@ def _authors(manifest: Mapping[str, Any]) -> str:
     ]
     drawn = f"{settings['candidates_per_prompt']} a prompt at temperature {settings['temperatures']}"
     return f"{drawn}, from {', '.join(settings['models'])}.\n\n" + "\n".join(lines) + "\n"
+
+
+def _judge(judge: Mapping[str, Any]) -> str:
+    model = f" with `{judge['model']}`" if judge.get("model") else ""
+    return f"`{judge['name']}`{model}"
 
 
 def _counts(values: Mapping[str, int]) -> str:

@@ -47,7 +47,7 @@ class BuildSettings:
     top_p: float = flag(1.0, "nucleus of sampling")
     max_new_tokens: int | None = flag(None, "longest answer; default: the profile's")
     keep_truncated: bool = flag(False, "keep answers that hit --max_new_tokens before they ended")
-    batch_size: int = flag(16, "prompts answered, then judged, together; what a killed build does again")
+    batch_size: int = flag(16, "prompts answered together; a killed build does at most so many again")
     min_confidence: float = flag(0.5, "keep pairs of at least this confidence, 0 to 1")
     min_strength: float = flag(1.0, "keep pairs of at least this preference strength, 1 to 5")
     min_quality: float = flag(

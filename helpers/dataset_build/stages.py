@@ -43,7 +43,11 @@ def stage(path: Path, inputs: Any, work: Callable[[str], tuple[list[Row], Row]])
     done = finished(path, key)
     if done is not None:
         return done
-    rows, summary = work(key)
+    return save(path, key, *work(key))
+
+
+def save(path: Path, key: str, rows: list[Row], summary: Row) -> Stage:
+    """Write a finished stage; its batches are not needed any more."""
     write_jsonl(path, [{"fingerprint": key, "summary": summary}, *rows])
     partial(path).unlink(missing_ok=True)
     return Stage(rows, summary, key)

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tqdm.auto import tqdm
+
 from helpers.dataset_build.personal import find_personal
 from helpers.dataset_build.settings import BuildSettings
-from helpers.dataset_build.stages import FOLDER, Row, Stage, batched, partial, stage
+from helpers.dataset_build.stages import FOLDER, VERSION, Row, Stage, batched, finished, partial, save
 from helpers.errors import CourseError
 from helpers.files import fingerprint
 from helpers.journal import Journal
-from helpers.judging.judge import Candidates, Choice, Judge
+from helpers.judging.judge import Candidates, Choice, CostReached, Judge
 from helpers.text.datasets import Example
 
 TOO_FEW = "fewer than two different answers"
-
-
-class _OutOfMoney(Exception):
-    """The judge left something unanswered: what is judged is kept, the rest waits for another run."""
+JUDGED_TOGETHER = 64  # prompts
 
 
 def candidate_rows(
@@ -32,8 +32,8 @@ def candidate_rows(
     """
     left_out: Row = {}
     by_prompt: dict[str, list[Row]] = {row["row_id"]: [] for row in prompts.rows}
-    for stage_ in answers:
-        for row in stage_.rows:
+    for author in answers:
+        for row in author.rows:
             by_prompt[row["row_id"]] += row["answers"]
     rows = []
     for prompt in prompts.rows:
@@ -77,52 +77,66 @@ def write_verdicts(
 ) -> Stage:
     """Rows of row_id and the two choices, both as places in that row's `answers` of `candidate_rows`.
 
-    A judge that stops at its cost cap leaves rows out; `complete` in the summary is False then, and the next
-    run with a higher cap goes on there.
+    Questions that the judge leaves open, at its cost cap or because a server does not answer, are missing
+    from the rows; `stopped` in the summary says why. The next run asks those alone.
     """
     rows, left_out = candidate_rows(settings, prompts, answers)
     fit = [row for row in rows if len(row["answers"]) > 1]
-    inputs = {"rows": fingerprint(rows), "judge": identity, "batch": settings.batch_size}
     path = output / FOLDER / "verdicts.jsonl"
-    stopped: list[Row] = []
-
-    def work(key: str) -> tuple[list[Row], Row]:
-        try:
-            found = batched(
-                path, key, fit, settings.batch_size, lambda batch: _judge(judge, batch), "judging"
-            )
-        except _OutOfMoney:
-            done = Journal(partial(path), key).load()
-            stopped.extend(row for batch in done for row in batch["rows"])
-            raise
-        return found, {"left_out": left_out, "complete": True}
-
+    key = fingerprint(VERSION, path.name, rows, identity)
+    done = finished(path, key)
+    if done is not None:
+        return done
+    _announce(judge, fit)
+    problem: CourseError | None = None
     try:
-        return stage(path, inputs, work)
-    except _OutOfMoney:
-        if not stopped:
-            raise CourseError(
-                "the judge answered nothing for the first batch: raise --max_cost, or look at what it says"
-                " above; prompts and answers are kept, the same command goes on"
-            ) from None
-        return Stage(stopped, {"left_out": left_out, "complete": False}, fingerprint(stopped))
+        found = batched(path, key, fit, JUDGED_TOGETHER, lambda batch: _judge(judge, batch), "judging")
+    except CostReached as reached:
+        problem = reached
+        found = [row for batch in Journal(partial(path), key).load() for row in batch["rows"]]
+    if len(found) == len(fit):
+        return save(path, key, found, {"left_out": left_out, "stopped": ""})
+    problem = problem or CourseError(
+        f"the judge answered {len(found)} of {len(fit)} prompts in both orders; the same command asks the"
+        " others"
+    )
+    if not found:
+        raise problem
+    tqdm.write(str(problem), file=sys.stderr)
+    return Stage(found, {"left_out": left_out, "stopped": str(problem)}, fingerprint(found))
+
+
+def _announce(judge: Judge, rows: Sequence[Row]) -> None:
+    """Say once what all questions would cost, where the judge knows; not again for every batch."""
+    estimate, asker = getattr(judge, "estimate", None), getattr(judge, "asker", None)
+    if estimate and rows:
+        tqdm.write(estimate(_both_orders(rows)).render(judge.name), file=sys.stderr)
+    if asker:
+        asker.announce = False
+
+
+def _both_orders(rows: Sequence[Row]) -> list[Candidates]:
+    """First every row's candidates in order, then every row's in the opposite order."""
+    sets = [(example_of(row), tuple(answer["text"] for answer in row["answers"])) for row in rows]
+    return [Candidates(e, t) for e, t in sets] + [Candidates(e, t[::-1]) for e, t in sets]
 
 
 def _judge(judge: Judge, batch: Sequence[Row]) -> list[Row]:
-    """Both orders of a batch in one call, which a judge over the network can spread over its connections."""
-    examples = [example_of(row) for row in batch]
-    texts = [tuple(answer["text"] for answer in row["answers"]) for row in batch]
-    forward = [Candidates(e, t) for e, t in zip(examples, texts, strict=True)]
-    backward = [Candidates(e, t[::-1]) for e, t in zip(examples, texts, strict=True)]
-    choices = judge.choose([*forward, *backward])
+    """Both orders of a batch in one call, which a judge over the network spreads over its connections.
+
+    A prompt without an answer in either order is left out, so that it is asked again.
+    """
+    choices = judge.choose(_both_orders(batch))
     if len(choices) != 2 * len(batch):
         raise CourseError(f"judge {judge.name} gave {len(choices)} choices for {2 * len(batch)} questions")
-    if any(choice.status == "missing" for choice in choices):
-        raise _OutOfMoney
-    pairs = zip(batch, texts, choices[: len(batch)], choices[len(batch) :], strict=True)
     return [
-        {"row_id": row["row_id"], "first": asdict(first), "second": asdict(turned(second, len(answers)))}
-        for row, answers, first, second in pairs
+        {
+            "row_id": row["row_id"],
+            "first": asdict(first),
+            "second": asdict(turned(second, len(row["answers"]))),
+        }
+        for row, first, second in zip(batch, choices[: len(batch)], choices[len(batch) :], strict=True)
+        if "missing" not in (first.status, second.status)
     ]
 
 

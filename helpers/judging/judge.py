@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from helpers.errors import CourseError
+
 if TYPE_CHECKING:
     from helpers.text.datasets import Example
 
@@ -85,6 +87,10 @@ def verdict_of(choice: Choice) -> Verdict:
     detail["exclude_tags"] = list(choice.exclude_tags)
     scores = choice.scores if choice.scores is not None and len(choice.scores) == 2 else (None, None)
     return Verdict(winner, scores[0], scores[1], detail)
+
+
+class CostReached(CourseError):
+    """The next question might have crossed --max_cost; what the judge answered before is kept."""
 
 
 class Judge(Protocol):

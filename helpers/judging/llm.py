@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 from helpers.errors import CourseError
 from helpers.files import fingerprint
 from helpers.judging import llm_prompt as prompt
-from helpers.judging.judge import Candidates, Choice, Comparison, Verdict, verdict_of
+from helpers.judging.judge import Candidates, Choice, Comparison, CostReached, Verdict, verdict_of
 from helpers.judging.llm_cache import VerdictCache
 from helpers.judging.llm_client import LLMClient, Question, Reply, Stopped
 from helpers.judging.llm_cost import Estimate, OverBudget, estimate
@@ -137,7 +137,7 @@ class Asker:
     def _explained(self, problem: CourseError | OverBudget, judged: int) -> CourseError:
         budget = self.client.budget
         if isinstance(problem, OverBudget):
-            return CourseError(
+            return CostReached(
                 f"--max_cost ${budget.limit:.2f} would be passed: {budget.render()} spent, {judged} verdicts"
                 " are there and kept; the same command with a higher --max_cost continues with the rest"
                 + ("" if self.cache.directory else " (not kept: --judge_cache is none)")

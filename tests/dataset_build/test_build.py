@@ -16,13 +16,14 @@ import pytest
 import torch
 
 from helpers.apps.cli import main
-from helpers.dataset_build import candidates
+from helpers.dataset_build import candidates, verdicts
 from helpers.dataset_build.build import build_data_set
 from helpers.dataset_build.near import jaccard, shingles
 from helpers.dataset_build.settings import BuildSettings, authors, check_settings
 from helpers.errors import CourseError
 from helpers.files import read_json, read_jsonl
 from helpers.judging.gold import GoldJudge, gold_scores
+from helpers.judging.judge import CostReached
 from helpers.models.profiles import pick_profile
 from helpers.text.datasets import load_examples
 from tests.dataset_build.conftest import FirstJudge, FixedJudge, contents
@@ -85,16 +86,40 @@ def test_a_judge_of_places_only_gives_no_pair_and_the_card_shows_why(settings: M
         build_data_set(settings(), FirstJudge())
 
 
-def test_a_cost_cap_keeps_what_is_judged_and_a_higher_one_goes_on(settings: Make, tmp_path: Path):
-    poor = FixedJudge(len, budget=32)  # two batches of 8 prompts in two orders
+def test_what_a_judge_left_open_is_asked_again_and_nothing_else(settings: Make, tmp_path: Path):
+    poor = FixedJudge(len, budget=32)  # 24 prompts in one order, 8 of them in the other
     part = build_data_set(settings(candidates_per_prompt=3), poor)
-    assert part["verdicts"]["prompts_judged"] == 16
-    assert part["pairs"]["dropped"]["not judged: the cost cap was reached"] == 8
+    assert part["verdicts"]["prompts_judged"] == 8
+    assert part["pairs"]["dropped"]["not judged yet"] == 16
+    assert "answered 8 of 24" in part["verdicts"]["stopped"]
     rich = FixedJudge(len)
     whole = build_data_set(settings(candidates_per_prompt=3), rich)
-    assert whole["verdicts"]["prompts_judged"] == 24 and rich.asked == 16
+    assert whole["verdicts"]["prompts_judged"] == 24 and rich.asked == 32
     build_data_set(settings(candidates_per_prompt=3, output_dir=str(tmp_path / "at_once")), FixedJudge(len))
     assert contents(tmp_path / "set") == contents(tmp_path / "at_once")
+
+
+def test_a_cost_cap_keeps_the_batches_judged_before_it(
+    settings: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr(verdicts, "JUDGED_TOGETHER", 8)
+    judge = FixedJudge(len)
+    real = judge.choose
+
+    def capped(sets: Any) -> Any:
+        if judge.asked >= 32:
+            raise CostReached("--max_cost $1.00 would be passed")
+        return real(sets)
+
+    monkeypatch.setattr(judge, "choose", capped)
+    part = build_data_set(settings(candidates_per_prompt=3), judge)
+    assert part["verdicts"]["prompts_judged"] == 16
+    assert part["verdicts"]["stopped"] == "--max_cost $1.00 would be passed"
+    rich = FixedJudge(len)
+    assert build_data_set(settings(candidates_per_prompt=3), rich)["verdicts"]["stopped"] == ""
+    assert rich.asked == 16
+    with pytest.raises(CostReached):
+        build_data_set(settings(limit=8, candidates_per_prompt=3), judge)
 
 
 def test_a_build_killed_while_it_samples_goes_on_and_ends_equal(
@@ -122,9 +147,10 @@ def test_a_build_killed_while_it_samples_goes_on_and_ends_equal(
     process.wait()
     done = journal.read_bytes().count(b"\n") - 1
     assert 2 <= done < 15, "killed in the middle"
-    build_data_set(wanted, GoldJudge(), {"name": "gold"})
+    assert main(["data", "build", *flags]) == 0
     assert len(drawn) == 15 - done
-    build_data_set(settings(limit=60, batch_size=4, output_dir=str(tmp_path / "whole")), GoldJudge())
+    place = flags.index("--output_dir") + 1
+    assert main(["data", "build", *flags[:place], str(tmp_path / "whole"), *flags[place + 1 :]]) == 0
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 
