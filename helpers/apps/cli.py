@@ -14,6 +14,7 @@ SUMMARY = {
     "course": "the main job: train every method, evaluate, submit, grade, report",
     "train": "one training run: --algo sft, reward_model, dpo, ppo, grpo, …",
     "evaluate": "base and adapters on held-out prompts, in one table",
+    "judge": "whether a judge can be trusted: self, position, agree; cost; rubric",
     "submit": "write submission files: policy, reward_model, best, zip or export",
     "grade": "grade a submission directory or zip",
     "check": "exercises in a file or notebook: right, or a hint",

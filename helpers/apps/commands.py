@@ -74,6 +74,13 @@ def evaluate(words: list[str]) -> int:
     return 0
 
 
+def judge(words: list[str]) -> int:
+    """judge self|position|agree|cost|rubric."""
+    from helpers.apps import judging
+
+    return judging.judge(words)
+
+
 # ---------------------------------------------------------------------- submission
 def submit(words: list[str]) -> int:
     """submit policy|reward_model|best|zip|export."""
@@ -263,6 +270,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "course": course,
     "train": train,
     "evaluate": evaluate,
+    "judge": judge,
     "submit": submit,
     "grade": grade,
     "check": check_exercises,

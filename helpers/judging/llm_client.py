@@ -83,6 +83,7 @@ class LLMClient:
         timeout: float,
         retries: int,
         budget: Budget,
+        with_key: bool = True,
     ) -> None:
         self.model, self.base_url, self.timeout = model, check_url(base_url), timeout
         self.temperature = self.temperature_wanted = temperature
@@ -90,7 +91,7 @@ class LLMClient:
         self.use_schema = True
         self.notes: list[str] = []  # what the server would not take
         self.stop = threading.Event()
-        self._secret = find_key(base_url)
+        self._secret = find_key(base_url) if with_key else None
         self._client = openai.OpenAI(
             api_key=self._secret or "none", base_url=base_url, timeout=timeout, max_retries=0
         )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from helpers.errors import CourseError
 from helpers.judging.gold import GoldJudge
 from helpers.judging.judge import Judge
 from helpers.judging.recorded import RecordedJudge, RecordingJudge
+
+if TYPE_CHECKING:
+    from helpers.judging.llm import LLMJudge
 
 DEFAULT_MODEL = "gpt-4.1-mini"
 
@@ -67,6 +70,11 @@ def _gold(settings: JudgeSettings, answers: Any) -> Judge:
 
 
 def _openai(settings: JudgeSettings, answers: Any) -> Judge:
+    return make_llm_judge(settings)
+
+
+def make_llm_judge(settings: JudgeSettings, *, with_key: bool = True) -> LLMJudge:
+    """The LLM judge of these settings; without a key it can only estimate what it would cost."""
     from helpers.judging.llm import LLMJudge
     from helpers.judging.llm_cache import VerdictCache
     from helpers.judging.llm_client import LLMClient
@@ -84,6 +92,7 @@ def _openai(settings: JudgeSettings, answers: Any) -> Judge:
         timeout=settings.judge_timeout,
         retries=settings.judge_retries,
         budget=Budget(settings.max_cost, price_of(model, url, settings.price_in, settings.price_out)),
+        with_key=with_key,
     )
     return LLMJudge(
         client,
