@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import random
+import shutil
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -16,10 +18,12 @@ import scipy.stats
 import torch
 
 from helpers.apps.demo import looks
+from helpers.apps.demo.command import DemoConfig, offer_of
 from helpers.apps.demo.gallery import PICKS, Change, Gallery, kept_gallery, make_gallery
 from helpers.apps.demo.lineup import Column, Contest, Lineup, readable, sampling_of
+from helpers.apps.demo.offer import Offer
 from helpers.apps.demo.streaming import Draft, _Row, stream_answers
-from helpers.apps.demo.view import Desk, View, paced, shown
+from helpers.apps.demo.view import Desk, Stop, View, paced, shown
 from helpers.apps.demo.votes import VoteBook, pairs_of, standings, wilson
 from helpers.course.stand_ins import last_token_index
 from helpers.errors import CourseError
@@ -132,6 +136,26 @@ def test_there_is_one_base_however_many_policies(lineup):
     last(lineup.contest("Where is Toronto?", BOTH, GREEDY))
     assert count_bases([lineup.model, lineup.reward_model]) == 1
     assert set(lineup.model.peft_config) == {"sft", "reward"}
+
+
+@pytest.mark.parametrize("quantization", ["none", "nf4"])
+@pytest.mark.parametrize("reward", [None, TINY / "adapters" / "reward"], ids=["no reward", "reward"])
+def test_a_base_alone_answers_too_in_4_bits_as_well(quantization, reward):
+    profile = replace(pick_profile("tiny"), quantization=quantization)
+    alone = Lineup("data/tiny/model", {}, reward, profile, last_token_index)
+    final = last(alone.contest("Where is Toronto?", ["base"], GREEDY))
+    whole = alone.greedy("base", [alone.encode("Where is Toronto?")[0]], 24)
+    assert final.columns[0].draft.text == whole[0].text
+    assert (final.columns[0].reward is None) == (reward is None)
+
+
+def test_each_policy_keeps_its_own_answer_in_4_bits():
+    profile = replace(pick_profile("tiny"), quantization="nf4")
+    adapters = {"sft": TINY / "adapters" / "sft"}
+    lineup = Lineup("data/tiny/model", adapters, None, profile, last_token_index)
+    ids = lineup.encode("Where is Toronto?")[0]
+    together = texts(last(lineup.contest("Where is Toronto?", BOTH, GREEDY)))
+    assert together == {name: lineup.greedy(name, [ids], 24)[0].text for name in BOTH}
 
 
 def test_a_forward_pass_that_fails_spoils_no_later_one(lineup, monkeypatch):
@@ -269,6 +293,19 @@ def test_mistakes_become_one_plain_sentence(desk, change, words):
     assert words in view.status and "Traceback" not in view.status
 
 
+def test_stop_ends_the_answers_where_they_are(desk):
+    wish = Stop()
+    views = desk.ask("Where is Toronto?", BOTH, 0, 1, 24, 0, True, wish)
+    next(views), next(views), next(views)
+    wish.asked = True
+    (final,) = views
+    assert final.status == "Stopped." and not final.may_vote and final.contest is None
+    assert all(panel.text for panel in final.panels)
+    assert last(desk.ask("Where is Toronto?", BOTH, 0, 1, 24, 0, True, wish)).may_vote, (
+        "the next one is not stopped"
+    )
+
+
 def test_what_nobody_foresaw_is_a_sentence_too(desk, monkeypatch, capsys):
     monkeypatch.setattr(desk.lineup, "encode", lambda prompt: 1 / 0)
     view = ask(desk)[-1]
@@ -369,6 +406,18 @@ def test_votes_outlive_the_process_and_a_torn_line(tmp_path):
     again.record(contest("three", "four"), 1)
     assert len(again.ballots) == 2 and len(path.read_text().splitlines()) == 3
     assert len(load_examples(path, kind="preference").examples) == 2
+
+
+def test_a_ballot_that_is_none_is_reported_and_left_out(tmp_path, capsys):
+    book = VoteBook(tmp_path / "votes.jsonl")
+    book.record(contest("one", "two"), 0)
+    with book.ballot_path.open("a") as stream:
+        stream.write('[]\n{"contest": "x", "policies": ["base"], "texts": [], "choice": 0}\n{"torn')
+    again = VoteBook(book.path)
+    assert again.ballots == book.ballots
+    assert "line 2, 3, 4" in capsys.readouterr().err
+    again.record(contest("three", "four"), 0)
+    assert len(VoteBook(book.path).ballots) == 2
 
 
 def test_win_rates_count_only_what_a_vote_says():
@@ -472,6 +521,28 @@ def test_flags_that_name_nothing_are_refused_in_one_line(helpers, monkeypatch, t
     (tmp_path / "something").touch()
     result = helpers("demo", *words)
     assert result.status == 2 and expected in result.err and "Traceback" not in result.err
+
+
+def test_a_port_in_use_is_named(helpers, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        result = helpers("demo", "--profile", "tiny", "--port", str(port))
+    assert result.status == 2 and f"port {port}" in result.err and "--port" in result.err
+
+
+def test_what_course_has_trained_is_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_RUNS", str(tmp_path))
+    for name in ("dpo", "reward_model"):
+        place = tmp_path / "course_tiny" / name / "final" / "adapter"
+        shutil.copytree(TINY / "adapters" / "sft", place)
+    (tmp_path / "course_tiny" / "reward_model" / "final" / "reward.json").write_text("{}")
+    offer = offer_of(DemoConfig(profile="tiny"))
+    assert list(offer.adapters) == ["sft", "dpo"]
+    assert offer.reward_model == str(TINY / "adapters" / "reward")
+    assert Offer(**vars(offer)) == offer
 
 
 def test_temperature_nought_is_greedy():

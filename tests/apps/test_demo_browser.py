@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -196,12 +197,28 @@ def test_on_a_telephone_the_columns_stand_below_each_other(demo, visit):
     assert first["width"] > 300
 
 
+def test_two_readers_have_a_comparison_each_and_one_who_leaves_disturbs_nobody(demo, visit):
+    gone, first, second = (visit(demo.url) for _ in range(3))
+    gone.fill("#prompt textarea", "Where is Oslo?")
+    gone.press("#prompt textarea", "Enter")
+    gone.wait_for_selector("#column-A")
+    gone.goto("about:blank")
+    send(first, "Where is Warsaw?")
+    send(second, "Who was Lubin?")
+    first.click("#vote-tie")
+    first.wait_for_selector("#title-A .demo-name")
+    assert second.is_visible("#vote-A") and not second.is_visible("#title-A .demo-name")
+    second.click("#names")
+    second.wait_for_selector("#title-A .demo-name")
+    assert "no longer counts" in second.inner_text("#status")
+
+
 def test_every_control_has_a_name(demo, visit):
     page = visit(demo.url)
     nameless = """() => [...document.querySelectorAll('button, input, textarea, [role=tab]')]
         .filter(e => e.offsetParent && !(e.innerText || e.ariaLabel || e.title || (e.labels || []).length))
         .map(e => e.outerHTML.slice(0, 120))"""
-    assert page.evaluate(nameless) == []
+    page.wait_for_function(f"({nameless})().length === 0")  # the examples come a moment later
 
 
 # ------------------------------------------------------------------ hostile text
@@ -221,7 +238,8 @@ class Parrot:
         if not prompt.strip():
             raise CourseError(f"the prompt is empty {EVIL}")
         text = readable(prompt)
-        for stop in (10, len(text)):
+        for stop in (*range(1, 400 if text == "slow" else 2), len(text)):
+            time.sleep(0.02 if text == "slow" else 0)
             drafts = [Draft([1], ending + text[:stop], True, True) for ending in ("", "I say: ")]
             columns = tuple(map(Column, self.policies, drafts))
             yield Contest(f"{hash(text)}", text, columns, sampling, seed, blind, done=stop == len(text))
@@ -264,6 +282,18 @@ def test_mistakes_are_said_in_plain_text(parrot, visit):
     page.wait_for_selector("#status .failed")
     assert page.inner_text("#status").startswith("the prompt is empty <img src=x")
     assert untouched(page)
+
+
+def test_stop_stops_and_the_next_prompt_is_answered(parrot, visit):
+    page = visit(parrot.url)
+    page.fill("#prompt textarea", "slow")
+    page.press("#prompt textarea", "Enter")
+    page.wait_for_selector("#answer-A textarea")
+    page.click("#stop")
+    page.wait_for_function("document.querySelector('#status').innerText.trim() === 'Stopped.'")
+    assert not page.is_visible("#vote-A")
+    send(page, "quick")
+    assert answers(page) == ["quick", "I say: quick"]
 
 
 def test_a_very_long_prompt_comes_back_whole(parrot, visit):

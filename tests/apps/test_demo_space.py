@@ -16,6 +16,8 @@ import subprocess
 import sys
 import sysconfig
 import threading
+import urllib.error
+import urllib.request
 import venv
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions
@@ -100,9 +102,19 @@ def test_it_answers_streams_and_records_votes_over_http(space, url):
     assert len(job.outputs()) > 5, "answers stream"
     texts = sorted(part for part in map(text_in, final) if part.endswith("."))
     assert len(texts) == 2 and texts[0] != texts[1]
-    client.predict(api_name="/vote_a")
+    assert not any(name in str(job.outputs()) for name in ("'sft'", ">sft<", ">base<")), "blind on the wire"
+    assert any(">sft<" in str(part) for part in client.predict(api_name="/vote_a"))
     pair = json.loads((space.folder / "votes/train_prefs.jsonl").read_text())
     assert sorted([pair["chosen_text"], pair["rejected_text"]]) == texts
+
+
+@pytest.mark.parametrize("file", ["votes/train_prefs.jsonl", "demo.json", "app.py"])
+def test_its_files_are_not_for_visitors(space, url, file):
+    path = (space.folder / file).as_posix()
+    for address in (f"{url}/gradio_api/file={path}", f"{url}/gradio_api/file={file}", f"{url}/{file}"):
+        with pytest.raises(urllib.error.HTTPError) as refusal:
+            urllib.request.urlopen(address)
+        assert refusal.value.code in (403, 404)
 
 
 def text_in(value: Any) -> str:

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from helpers.apps.demo.lineup import LONGEST_ANSWER
 from helpers.apps.demo.offer import Offer, open_offer
 from helpers.apps.demo.serve import check_gradio, launch
 from helpers.apps.demo.space import export_space
 from helpers.apps.evaluating import named_adapters
-from helpers.apps.flags import parse
+from helpers.apps.flags import parse, text
 from helpers.errors import CourseError
 from helpers.files import data_dir, find_data
 from helpers.models.loading import BUNDLED_MODEL
 from helpers.models.profiles import Profile, pick_profile
 from helpers.models.reward_model import CARD, read_card
 from helpers.training.setup import pick_split
-
-
-def flag(help_text: str, default: Any = None) -> Any:
-    """A flag with its help."""
-    return field(default=default, metadata={"help": help_text})
 
 
 @dataclass
@@ -33,21 +27,21 @@ class DemoConfig:
     Without flags: the bundled model, its SFT adapter and reward model, and whatever `course` has trained.
     """
 
-    adapters: str = flag("comma-separated name=DIR or DIR of saved adapters; default: those found", "")
-    reward_model: str | None = flag("directory of a reward model; default: the one found")
-    profile: str | None = flag("tiny, smol, colab or qlora_7b")
-    model_name: str | None = flag("base model; default: the profile's")
-    dataset_name: str | None = flag("whose held-out prompts the gallery uses; default: the profile's")
-    split: str | None = flag("split of held-out prompts; default: the usual one")
-    votes: str | None = flag(
+    adapters: str = text("comma-separated name=DIR or DIR of saved adapters; default: those found", "")
+    reward_model: str | None = text("directory of a reward model; default: the one found")
+    profile: str | None = text("tiny, smol, colab or qlora_7b")
+    model_name: str | None = text("base model; default: the profile's")
+    dataset_name: str | None = text("whose held-out prompts the gallery uses; default: the profile's")
+    split: str | None = text("split of held-out prompts; default: the usual one")
+    votes: str | None = text(
         "file of preference pairs, .jsonl; default: runs/demo_PROFILE/votes/train_prefs.jsonl"
     )
-    max_new_tokens: int | None = flag(f"longest answer at the start, {LONGEST_ANSWER} at most")
-    tokens_per_second: float = flag("pace of the answers, equal for all; 0: as fast as it goes", 40.0)
-    host: str = flag("address to listen on; 0.0.0.0 opens it to the network", "127.0.0.1")
-    port: int | None = flag("port; default: the first free one from 7860")
-    share: bool = flag("also open a public link through Gradio's servers", False)
-    export_space: str | None = flag("write a folder for a Hugging Face Space there, and start nothing")
+    max_new_tokens: int | None = text(f"longest answer at the start, {LONGEST_ANSWER} at most")
+    tokens_per_second: float = text("pace of the answers, equal for all; 0: as fast as it goes", 40.0)
+    host: str = text("address to listen on; 0.0.0.0 opens it to the network", "127.0.0.1")
+    port: int | None = text("port; default: the first free one from 7860")
+    share: bool = text("also open a public link through Gradio's servers", False)
+    export_space: str | None = text("write a folder for a Hugging Face Space there, and start nothing")
 
 
 def demo(words: list[str]) -> int:

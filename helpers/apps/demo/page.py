@@ -9,7 +9,7 @@ from typing import Any
 from helpers.apps.demo import looks
 from helpers.apps.demo.gallery import PICKS, Gallery
 from helpers.apps.demo.lineup import BASE, LETTERS, LONGEST_ANSWER, MOST_COLUMNS, Contest
-from helpers.apps.demo.view import Desk, Panel, View, counted, explain
+from helpers.apps.demo.view import Desk, Panel, Stop, View, counted, explain
 
 SHOWN = 3  # policies ticked at the start
 
@@ -131,12 +131,18 @@ def compare_tab(desk: Desk, settings: PageSettings) -> None:
         for view in desk.ask(*values):
             yield painter.view(view)
 
-    inputs = [prompt, chosen, temperature, top_p, length, seed, blind]
+    wish = gr.State(Stop())
+    inputs = [prompt, chosen, temperature, top_p, length, seed, blind, wish]
     quiet: dict[str, Any] = {"show_progress": "hidden"}
-    running = gr.on([send.click, prompt.submit], ask, inputs, widgets.all, api_name="ask", **quiet)
-    stopped = str(looks.status("Stopped."))
-    stop.click(lambda: stopped, None, widgets.status, cancels=[running], api_name="stop", **quiet)
+    gr.on([send.click, prompt.submit], ask, inputs, widgets.all, api_name="ask", **quiet)
+    stop.click(ask_to_stop, wish, None, api_name="stop", queue=False, **quiet)
     connect_votes(desk, painter, widgets)
+
+
+def ask_to_stop(wish: Stop) -> None:
+    """The answer that is being written sees it after its next token. (Gradio's own `cancels` closes the line
+    on which the next answer would come.)"""
+    wish.asked = True
 
 
 def answer_widgets(columns: int) -> Widgets:

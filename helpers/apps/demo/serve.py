@@ -18,6 +18,10 @@ def check_gradio() -> None:
     """Raise CourseError unless a Gradio is installed that can show the page; switch its telemetry off."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    for name in ("NO_PROXY", "no_proxy"):  # Gradio asks its own port whether it is there, never by a proxy
+        known = os.environ.get(name, "")
+        if "127.0.0.1" not in known:
+            os.environ[name] = ",".join(filter(None, [known, "localhost,127.0.0.1"]))
     try:
         found = version("gradio")
     except PackageNotFoundError:

@@ -202,7 +202,14 @@ def copy_prompts(offer: Offer, draft: Path) -> Offer:
     fresh = replace(offer, votes="votes/train_prefs.jsonl", gallery="gallery", prompts=None, split=None)
     if offer.prompts is None:
         return fresh
-    examples = load_examples(offer.prompts, split=offer.split, kind="prompts").examples[:PROMPTS]
+    try:
+        examples = load_examples(offer.prompts, split=offer.split, kind="prompts").examples[:PROMPTS]
+    except CourseError as problem:
+        print(
+            f"note: the exported page has no gallery, as its prompts cannot be read: {problem}",
+            file=sys.stderr,
+        )
+        return fresh
     rows = [
         {"row_id": e.row_id, "prompt_messages": list(e.messages), "metadata": e.metadata.get("metadata", {})}
         for e in examples

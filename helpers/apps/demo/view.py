@@ -46,6 +46,13 @@ class View:
     contest: Contest | None = None
 
 
+@dataclass
+class Stop:
+    """A reader's wish to stop the answers that are being written."""
+
+    asked: bool = False
+
+
 class Desk:
     """Takes prompts and votes, gives views. Nothing it is handed makes it raise: mistakes become a status."""
 
@@ -61,8 +68,11 @@ class Desk:
         max_new_tokens: float,
         seed: float,
         blind: bool,
+        stop: Stop | None = None,
     ) -> Iterator[View]:
-        """Views of a growing comparison."""
+        """Views of a growing comparison, which ends early when `stop` is asked for."""
+        stop = stop or Stop()
+        stop.asked = False
         last = View(status="reading the prompt …")
         yield last
         try:
@@ -72,6 +82,9 @@ class Desk:
             )
             for contest in paced(growing, self.pace):
                 last = compose(contest)
+                if stop.asked:
+                    yield replace(last, status="Stopped.", may_vote=False, contest=None)
+                    return
                 yield last
         except Exception as problem:
             yield replace(last, status=explain(problem), failed=True, may_vote=False, contest=None)

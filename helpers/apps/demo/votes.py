@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from filelock import FileLock
 
 from helpers.apps.demo.lineup import BASE, Contest
 from helpers.errors import CourseError
-from helpers.files import read_jsonl, writing
+from helpers.files import read_text, writing
 
 Row = dict[str, Any]
 
@@ -52,7 +53,7 @@ class VoteBook:
         self.ballot_path = self.path.with_suffix(".ballots")
         self.facts = facts or {}
         self._lock = threading.Lock()
-        self._ballots: list[Row] = read_jsonl(self.ballot_path) if self.ballot_path.exists() else []
+        self._ballots: list[Row] = read_ballots(self.ballot_path)
 
     @property
     def ballots(self) -> list[Row]:
@@ -89,6 +90,25 @@ class VoteBook:
     def standings(self, against: str = BASE) -> list[Standing]:
         """Every policy that stood in a vote, the reference last."""
         return standings(self._ballots, against)
+
+
+def read_ballots(path: Path) -> list[Row]:
+    """The ballots of a file, none where there is no file. A line that is none is reported and left out."""
+    if not path.exists():
+        return []
+    found, bad = [], []
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        try:
+            row = json.loads(line)
+            choice, shown = row["choice"], len(row["policies"])
+            if len(row["texts"]) != shown or not row["contest"] or choice not in (None, *range(shown)):
+                raise ValueError
+            found.append(row)
+        except (ValueError, KeyError, TypeError):
+            bad.append(number)
+    if bad:
+        print(f"warning: {path} line {', '.join(map(str, bad))}: no ballot, left out", file=sys.stderr)
+    return found
 
 
 def ballot_of(contest: Contest, choice: int | None) -> Row:
