@@ -106,21 +106,26 @@ def grade(
     grader = Grader(opened, public, judge, answers, strict_below, no_judge, judging_reward_model)
     parts = grader.parts(trainable, part2, notices)
     tests: list[dict[str, Any]] = []
+
+    def so_far() -> dict[str, Any]:
+        rest = [as_test(part, Outcome(False, INTERRUPTED), 0.0) for part in parts[len(tests) :]]
+        seconds = time.perf_counter() - started
+        return results_of(tests + rest, notices, judge, seconds, leaderboard=leaderboard)
+
     try:
         for part in parts:
             tests.append(graded(part))
-    except KeyboardInterrupt:
-        tests += [as_test(part, Outcome(False, INTERRUPTED), 0.0) for part in parts[len(tests) :]]
-        raise
+            if output is not None and tests[-1]["extra_data"]["seconds"] > SAVE_AFTER:
+                write_json(output, so_far())
     finally:
-        seconds = time.perf_counter() - started
-        results = results_of(tests, notices, judge, seconds, leaderboard=leaderboard)
+        results = so_far()
         if output is not None:
             write_json(output, results)
     return results
 
 
 INTERRUPTED = "not graded: the grader was interrupted; run it again"
+SAVE_AFTER = 5.0  # a part that took longer is written at once, so that no kill takes it away
 
 
 class Grader:

@@ -8,6 +8,7 @@ import re
 import pytest
 
 import solutions.answers as answers
+from helpers.course import autograder
 from helpers.course.autograder import WIN_THRESHOLDS, grade
 from helpers.course.results import render_results
 from helpers.errors import CourseError
@@ -178,6 +179,24 @@ def test_an_interrupted_grading_writes_what_it_has(tmp_path, public):
     assert part(results, "dpo")["extra_data"]["value"] == 0.5
     for name in ("aot", "gspo", "part2"):
         assert part(results, name)["output"] == "not graded: the grader was interrupted; run it again"
+
+
+def test_a_part_that_took_long_is_on_disk_before_the_next_begins(tmp_path, public, monkeypatch):
+    monkeypatch.setattr(autograder, "SAVE_AFTER", 0.0)
+    seen = []
+
+    class Looks(LongerWins):
+        def compare(self, comparisons):
+            if (tmp_path / "results.json").is_file():
+                seen.append(json.loads((tmp_path / "results.json").read_text()))
+            return super().compare(comparisons)
+
+    for name in ("dpo", "ipo"):
+        write_jsonl(tmp_path / "sub" / "policy_generations" / f"{name}.jsonl", policy_rows(wins=20))
+    results = graded(tmp_path / "sub", public, Looks(), output=tmp_path / "results.json")
+    assert part(seen[-1], "dpo")["status"] == "passed"
+    assert "interrupted" in part(seen[-1], "ipo")["output"]
+    assert part(results, "ipo")["status"] == "passed"
 
 
 def test_a_judge_that_stops_half_way_leaves_no_grade_and_says_to_go_on(tmp_path, public):
