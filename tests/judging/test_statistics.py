@@ -229,10 +229,10 @@ def labels(counts: list[tuple[str, str, int]]) -> tuple[list[str], list[str]]:
 
 
 def test_kappa_by_hand():
-    """20 and 15 agreed of 50: p_o 0.7; one says yes 25 times, the other 30: p_e 0.5; kappa 0.4."""
-    found = cohens_kappa(*labels([("y", "y", 20), ("y", "n", 5), ("n", "y", 10), ("n", "n", 15)]))
-    assert found.value == pytest.approx(0.4)
-    assert (found.agreement, found.n) == (0.7, 50)
+    """20 + 65 agreed of 100; they say yes 25 and 30 times: p_o 0.85, p_e 0.60, kappa 0.25 / 0.40."""
+    found = cohens_kappa(*labels([("y", "y", 20), ("y", "n", 5), ("n", "y", 10), ("n", "n", 65)]))
+    assert found.value == pytest.approx(0.625)
+    assert (found.agreement, found.n) == (0.85, 100)
 
 
 def test_kappa_agrees_with_scikit_learn():
