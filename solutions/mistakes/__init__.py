@@ -3,6 +3,8 @@
 from solutions.mistakes import (
     advantages,
     credit,
+    evaluation,
+    hacking,
     kl,
     logprobs,
     margins,
@@ -32,4 +34,6 @@ TOPICS = (
     surrogate,
     normalisation,
     sequence,
+    evaluation,
+    hacking,
 )

@@ -42,6 +42,12 @@ NOT_HERE = {
     # kl_shaped_rewards and ppo_value_loss
     "missing_eos_penalty_ineffective": "the contract has no such penalty",
     "value_targets_move": "returns are given, and frozen by the trainer: tests/training/test_ppo.py",
+    # the functions of lessons 10 and 11
+    "winrate_parse_failures": "verdicts come readable; others are counted: tests/judging/test_evaluate.py",
+    "winrate_weighted_vs_discrete": "verdicts carry no weights; statistics have names in the report",
+    "lc_fit_pooled_models": "one model is given: tests/answers/test_evaluation.py",
+    "bootstrap_unpaired_difference": "one list is given; lesson 10 pairs: tests/answers/test_evaluation.py",
+    "hack_proxy_reported_as_quality": "no function: lesson 11, and the signs of tests/course/test_hacking.py",
     # whatever the exercise
     "test_input_special_cased": "fresh draws at every check: tests/checks/test_recognisers.py",
     "rollout_policy_stale": "responses are drawn at every step: tests/training/test_online.py",

@@ -14,12 +14,24 @@ import torch
 from helpers.course.checks.draws import Draw
 from helpers.course.checks.exercise import Case, Exercise
 from helpers.course.checks.outcomes import Outcome, gradients_of, run, same
-from solutions.oracles import credit, grpo, kl, logprobs, ppo, preference, reward, sequence, sft
+from solutions.oracles import (
+    credit,
+    evaluation,
+    grpo,
+    hacking,
+    kl,
+    logprobs,
+    ppo,
+    preference,
+    reward,
+    sequence,
+    sft,
+)
 from solutions.oracles.base import ORACLES, Given, Oracle, in_float64
 
 __all__ = ["ORACLES", "Oracle", "exercise_of", "right", "verify"]
 
-TOPICS = (logprobs, kl, credit, ppo, sft, reward, preference, grpo, sequence)
+TOPICS = (logprobs, kl, credit, ppo, sft, reward, preference, grpo, sequence, evaluation, hacking)
 
 
 def right(oracle: Oracle, arguments: dict[str, Any]) -> Outcome:
@@ -83,7 +95,12 @@ def verify(name: str, function: Callable[..., Any], draws: int = 20, seed: int |
 
 def fresh(oracle: Oracle, seed: int) -> Given:
     """Inputs that nobody has seen."""
-    return Given(f"the draw of seed {seed}", Draw(seed).arguments(oracle.inputs), tolerance=2e-5, floor=1e-6)
+    return Given(
+        f"the draw of seed {seed}",
+        Draw(seed).arguments(oracle.inputs),
+        tolerance=2e-5,
+        floor=oracle.fresh_floor,
+    )
 
 
 def shown(outcome: Outcome) -> str:

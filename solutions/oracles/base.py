@@ -35,6 +35,7 @@ class Oracle:
     gradients: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     properties: Properties = ()
+    fresh_floor: float = 1e-6  # absolute tolerance on fresh draws; larger where chance has a part
     arguments: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:

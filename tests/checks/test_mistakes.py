@@ -16,7 +16,7 @@ EVERY = pytest.mark.parametrize("name", sorted(ORACLES))
 # The others are for trainers, for lesson text, or for exercises to come.
 TOPICS = """shifted_logprobs completion_mask masked_reduction sft_loss perplexity reward_pooling bradley_terry
 pair_accuracy dpo ipo aot group_advantages grpo_surrogate loss_normalisation dr_grpo gspo kl_estimator entropy
-ppo_reward ppo_value ppo_gae meta_test_gaming"""
+ppo_reward ppo_value ppo_gae judge_winrate length_control bootstrap_ci reward_hacking meta_test_gaming"""
 
 
 @EVERY

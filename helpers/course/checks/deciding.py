@@ -19,6 +19,7 @@ from helpers.course.checks.exercise import Case, Exercise, load
 from helpers.course.checks.misuse import misuse, raised, unwritten
 from helpers.course.checks.outcomes import Outcome, misfit, run, same, same_value, wrong_gradients
 from helpers.course.checks.properties import PROPERTIES, SOMETIMES, Probe, Unlike
+from helpers.course.checks.quantised import OF_BLOCKS
 from helpers.course.checks.state import chance_kept, settings_kept
 from helpers.guard import described
 
@@ -146,7 +147,7 @@ def tried(probe: Probe, name: str, parameters: dict[str, Any]) -> str | None:
     for _ in range(TRIES if name in SOMETIMES else ROUNDS):
         given = Draw().arguments(probe.exercise.inputs)
         try:
-            hint = PROPERTIES[name](probe, given, **parameters)
+            hint = (PROPERTIES | OF_BLOCKS)[name](probe, given, **parameters)
         except (TimeUp, KeyboardInterrupt):
             raise
         except Unlike as problem:
@@ -181,4 +182,6 @@ def written(value: Any) -> str:
     """Nested lists of numbers."""
     if isinstance(value, list):
         return f"[{', '.join(map(written, value))}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {written(entry)}" for name, entry in value.items()) + "}"
     return f"{value:.4g}" if isinstance(value, float) else repr(value)

@@ -1,6 +1,7 @@
 """Fresh random inputs of an exercise, from the description of its arguments in the vector file.
 
-Sizes are drawn too: B rows, T or L (few, more) positions, V words, N = G·(2 or 3) responses in groups of G.
+Sizes are drawn too: P prompts, B rows, T or L (few, more) positions, V words, N = G·(2 or 3) responses in
+groups of G.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class Draw:
         self.sizes = {"B": self.whole(2, 5), "T": self.whole(3, 7), "V": self.whole(4, 8)}
         self.sizes["G"] = self.whole(2, 5)
         self.sizes["L"] = self.whole(8, 14)
+        self.sizes["P"] = self.whole(12, 30)
         self.sizes["N"] = self.sizes["G"] * self.whole(2, 4)
 
     def whole(self, low: int, high: int) -> int:
@@ -58,6 +60,10 @@ class Draw:
         """Token ids."""
         return torch.randint(0, self.sizes["V"], self.shape(how), generator=self.generator)
 
+    def codes(self, how: dict[str, Any], _: Any = None) -> torch.Tensor:
+        """Codes of four bits, in uint8."""
+        return torch.randint(0, 16, self.shape(how), generator=self.generator).to(torch.uint8)
+
     def attention(self, how: dict[str, Any], _: Any = None) -> torch.Tensor:
         """Right-padded rows of at least `shortest` tokens (default 1), 1 on tokens; one row is full."""
         rows, width = self.shape(how)
@@ -89,6 +95,16 @@ class Draw:
         """One of a list."""
         return how["of"][self.whole(0, len(how["of"]))]
 
+    def words(self, how: dict[str, Any], _: Any = None) -> list[Any]:
+        """A list of P words, or other entries, drawn from `of`."""
+        return [how["of"][self.whole(0, len(how["of"]))] for _ in range(self.sizes["P"])]
+
+    def numbers(self, how: dict[str, Any], _: Any = None) -> list[float]:
+        """A list of P numbers, uniform from `low` to `high`."""
+        low, high = how.get("low", 0.0), how.get("high", 1.0)
+        spread = torch.rand(self.sizes["P"], generator=self.generator, dtype=torch.float64)
+        return (low + (high - low) * spread).tolist()
+
     def group_size(self, *_: Any) -> int:
         """G."""
         return self.sizes["G"]
@@ -99,11 +115,14 @@ KINDS: dict[str, Callable[..., Any]] = {
     "logprob": Draw.logprob,
     "near": Draw.near,
     "ids": Draw.ids,
+    "codes": Draw.codes,
     "attention": Draw.attention,
     "either_side": Draw.either_side,
     "mask": Draw.mask,
     "response": Draw.response,
     "lengths": Draw.lengths,
     "choice": Draw.choice,
+    "words": Draw.words,
+    "numbers": Draw.numbers,
     "group_size": Draw.group_size,
 }

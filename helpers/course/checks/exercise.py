@@ -18,19 +18,21 @@ from helpers.errors import CourseError
 from helpers.files import data_dir, read_json
 
 FORMAT = 1
-DTYPES = {name: getattr(torch, name) for name in "float32 float64 float16 bfloat16 int64 int32 bool".split()}
+DTYPES = {name: getattr(torch, name) for name in "float32 float64 float16 bfloat16 int64 int32 uint8 bool".split()}
 SPELLED = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 # ---------------------------------------------------------------------- values and JSON
 def encode(value: Any, digits: int = 9) -> Any:
-    """A tensor, number, list or None as JSON; numbers keep `digits` significant digits."""
+    """A tensor, number, list, dictionary or None as JSON; numbers keep `digits` significant digits."""
     if isinstance(value, torch.Tensor):
         data = [encode_number(x, digits) for x in value.detach().reshape(-1).tolist()]
         dtype = str(value.dtype).removeprefix("torch.")
         return {"dtype": dtype, "shape": list(value.shape), "data": data}
     if isinstance(value, (list, tuple)):
         return [encode(item, digits) for item in value]
+    if isinstance(value, dict):
+        return {"entries": {name: encode(entry, digits) for name, entry in value.items()}}
     if isinstance(value, float):
         number = encode_number(value, digits)
         return {"float": number} if isinstance(number, str) else number
@@ -53,6 +55,8 @@ def decode(value: Any) -> Any:
         return tensor_of(value["data"], value["dtype"], value["shape"])
     if isinstance(value, dict) and "float" in value:
         return SPELLED[value["float"]]
+    if isinstance(value, dict) and "entries" in value:
+        return {name: decode(entry) for name, entry in value["entries"].items()}
     if isinstance(value, list):
         return [decode(item) for item in value]
     return value

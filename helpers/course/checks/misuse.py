@@ -71,6 +71,9 @@ def wrong_kind(value: Any, expected: Any, case: Case) -> str | None:
             return f"it returns {described(value)}; expected are {len(expected)} results"
         parts = zip(value, expected, strict=True)
         return next(filter(None, (wrong_kind(a, b, case) for a, b in parts)), None)
+    if isinstance(expected, dict) and (not isinstance(value, dict) or value.keys() != expected.keys()):
+        got = f"the keys {', '.join(map(str, value))}" if isinstance(value, dict) else described(value)
+        return f"it returns {got}; expected is a dictionary of {', '.join(expected)}"
     if not isinstance(expected, torch.Tensor):
         if is_number(expected) and not is_number(value):
             return f"it returns {described(value)}; expected is a Python float (.item() makes one)"

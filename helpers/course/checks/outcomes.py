@@ -95,11 +95,13 @@ def run(function: Callable[..., Any], exercise: Exercise, case: Case) -> Outcome
     tensors = {name: x for name, x in case.arguments.items() if isinstance(x, torch.Tensor)}
     leaves = {name: x.clone().requires_grad_(name in exercise.gradients) for name, x in tensors.items()}
     copies = {name: laid_out(leaf.clone(), case.layout) for name, leaf in leaves.items()}
-    arguments = {**case.arguments, **copies}
+    lists = {name: list(value) for name, value in case.arguments.items() if isinstance(value, list)}
+    arguments = {**case.arguments, **copies, **lists}
     before = {name: (version_of(value), value.shape) for name, value in copies.items()}
     try:
         value = call(function, exercise, arguments)
         changed = [name for name, x in copies.items() if (version_of(x), x.shape) != before[name]]
+        changed += [name for name, x in lists.items() if x != case.arguments[name]]
         wanted = {name: leaves[name] for name in exercise.gradients if name in leaves}
         gradients = {} if changed else gradients_of(value, wanted)
     except (TimeUp, KeyboardInterrupt):
@@ -155,6 +157,8 @@ def same_value(a: Any, b: Any, case: Case) -> bool:
         return close(a, b, case)
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(same_value(x, y, case) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same_value(a[name], b[name], case) for name in b)
     if is_number(a) and is_number(b):
         return close(torch.tensor(float(a)), torch.tensor(float(b)), case)
     return type(a) is type(b) and not isinstance(a, torch.Tensor) and a == b

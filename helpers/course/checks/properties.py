@@ -18,6 +18,8 @@ from helpers.guard import described
 
 Arguments = dict[str, Any]
 LOOSE = 1e-4  # of float32 arithmetic in another order
+POINTS = {"win": 1.0, "tie": 0.5, "loss": 0.0}  # words that an exercise returns, as numbers
+OTHERS = {"A": "B", "B": "A", "win": "loss", "loss": "tie", "tie": "win"}
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,14 @@ def copy(value: Any) -> Any:
 
 
 def as_numbers(value: Any) -> torch.Tensor:
-    """A result as a float64 tensor; several results side by side on a last axis."""
+    """A result as a float64 tensor; several side by side on a last axis, or in a row if shapes differ."""
+    value = list(value.values()) if isinstance(value, dict) else value
     if isinstance(value, (tuple, list)):
-        return torch.stack([as_numbers(part) for part in value], dim=-1)
+        parts = [as_numbers(part) for part in value]
+        if len({part.shape for part in parts}) > 1:
+            return torch.cat([part.reshape(-1) for part in parts])
+        return torch.stack(parts, dim=-1) if parts else torch.zeros(0, dtype=torch.float64)
+    value = POINTS.get(value, value) if isinstance(value, str) else value
     try:
         return torch.as_tensor(value).detach().cpu().double()
     except (RuntimeError, TypeError, ValueError):
@@ -74,8 +81,13 @@ def equal(a: torch.Tensor, b: torch.Tensor, tolerance: float = LOOSE) -> bool:
 
 
 def rows_of(arguments: Arguments, names: Iterable[str], pick: torch.Tensor) -> Arguments:
-    """The arguments with the rows `pick` of those that have rows."""
-    return {**arguments, **{name: arguments[name][pick] for name in names if name in arguments}}
+    """The arguments with the rows `pick` of those that have rows, tensors or lists."""
+    return {**arguments, **{name: picked(arguments[name], pick) for name in names if name in arguments}}
+
+
+def picked(value: Any, pick: torch.Tensor) -> Any:
+    """These rows of a tensor or list."""
+    return [value[index] for index in pick.tolist()] if isinstance(value, list) else value[pick]
 
 
 # ---------------------------------------------------------------------- the batch
@@ -181,8 +193,10 @@ def matters(probe: Probe, given: Arguments, name: str) -> str | None:
     return f"the result does not depend on {name}" if equal(changed, probe.ask(given), 1e-9) else None
 
 
-def another(tensor: torch.Tensor) -> torch.Tensor:
+def another(tensor: Any) -> Any:
     """Other values of the same kind."""
+    if isinstance(tensor, list):
+        return [OTHERS[x] if isinstance(x, str) else x + 1 + place % 3 for place, x in enumerate(tensor)]
     if tensor.dtype == torch.bool:
         return ~tensor
     if not tensor.is_floating_point():
@@ -253,6 +267,58 @@ def sides_sum_to_one(probe: Probe, given: Arguments, left: str, right: str) -> s
     )
 
 
+def equal_entries_give(
+    probe: Probe, given: Arguments, name: str, entry: Any, value: Any, hint: str
+) -> str | None:
+    """A list of one entry over and over gives a known result."""
+    result = probe.ask({**given, name: [entry] * len(given[name])})
+    return None if equal(result, as_numbers(value)) else hint
+
+
+def repeated_list(probe: Probe, given: Arguments, rows: list[str], hint: str) -> str | None:
+    """The same prompts twice over have the same mean."""
+    return None if equal(probe.ask({**given, **{n: given[n] * 2 for n in rows}}), probe.ask(given)) else hint
+
+
+def exchanged_sums_to_one(probe: Probe, given: Arguments, swap: list[str], flip: list[str]) -> str | None:
+    """With the two sides exchanged (`swap`) and the verdicts turned round (`flip`), the rest to 1."""
+    turned = {name: [1 - x for x in given[name]] for name in flip}
+    first, second = swap
+    total = probe.ask(given) + probe.ask({**given, **turned, first: given[second], second: given[first]})
+    if not equal(total, torch.ones_like(total), 1e-3):
+        return "with both sides exchanged the two results must sum to 1: what one wins, the other loses"
+    return None
+
+
+def holds_the_mean(probe: Probe, given: Arguments, name: str) -> str | None:
+    """An interval lies around the mean."""
+    low, high = probe.ask(given).tolist()
+    mean = sum(given[name]) / len(given[name])
+    if not low <= mean <= high:
+        return f"the interval {low:.3g} to {high:.3g} does not hold the mean of {name}, {mean:.3g}"
+    return None
+
+
+def narrower_with_more(probe: Probe, given: Arguments, name: str) -> str | None:
+    """Four times as many entries make an interval about half as wide."""
+    few, many = (probe.ask({**given, name: given[name] * times}) for times in (1, 4))
+    ratio = float((many[1] - many[0]) / (few[1] - few[0]).clamp(min=1e-12))
+    if not 0.35 < ratio < 0.7:
+        return f"with four times as many {name} the interval must be half as wide; yours is {ratio:.2f} times"
+    return None
+
+
+def as_wide_with(probe: Probe, given: Arguments, name: str, values: list[int]) -> str | None:
+    """A setting that only makes the result more exact leaves its width."""
+    widths = [float(bounds[1] - bounds[0]) for bounds in (probe.ask({**given, name: v}) for v in values)]
+    if not 0.6 < widths[1] / max(widths[0], 1e-12) < 1.6:
+        return (
+            f"{name} from {values[0]} to {values[1]} changes the width from {widths[0]:.3g} to"
+            f" {widths[1]:.3g}: more draws must not shrink it"
+        )
+    return None
+
+
 def flat_gives_zero(probe: Probe, given: Arguments, name: str) -> str | None:
     """An input without differences gives zeros."""
     result = probe.ask({**given, name: torch.full_like(given[name], 0.75)})
@@ -308,5 +374,11 @@ PROPERTIES: dict[str, Callable[..., str | None]] = {
         flat_gives_zero,
         groups_balance,
         probabilities_sum_to_one,
+        equal_entries_give,
+        repeated_list,
+        exchanged_sums_to_one,
+        holds_the_mean,
+        narrower_with_more,
+        as_wide_with,
     )
 }
