@@ -28,6 +28,7 @@ from helpers.models.reward_model import RewardModel
 from helpers.text.chat import Budget, ChatEncoder
 from helpers.text.datasets import Example, load_examples
 from helpers.text.groups import Group
+from helpers.training.run_dir import BEST
 from helpers.training.setup import RunResult
 
 PROFILE, SPLIT = "tiny", "test_gen"
@@ -39,15 +40,14 @@ UNLEASHED: dict[str, Any] = {
     "eval_steps": 5,
     "save_steps": 0,
 }
-RETRAINED = "hacked pairs"
+RETRAINED, STOPPED = "hacked pairs", "best weights"
 ARMS: dict[str, dict[str, Any]] = {
     "nothing": {},
     "kl_coef 0.1": {"kl_coef": 0.1},
     "length_penalty 0.1": {"length_penalty": 0.1},
     "diversity_penalty 5": {"diversity_penalty": 5.0},
     RETRAINED: {},
-    "stop_kl 0.2": {"stop_kl": 0.2},
-    "stop_on_hacking": {"stop_on_hacking": True},
+    STOPPED: {},
 }
 
 
@@ -77,23 +77,31 @@ def compare_remedies(
             directory = place / f"seed{seed}" / arm.replace(" ", "_")
             known = directory / "figures.json"
             if not known.is_file():
-                run = train_arm(arm, settings, answers, place / f"seed{seed}", directory, seed)
-                write_json(known, {**yardstick.measure(arm, run.final / "adapter"), **course_of(run)})
+                adapter, course = run_arm(arm, settings, answers, place / f"seed{seed}", directory, seed)
+                write_json(known, {**yardstick.measure(arm, adapter), **course})
             result["arms"][arm].append(read_json(known))
             write_json(place / "hacking.json", result)
             print(line_of(f"seed {seed}, {arm}", result["arms"][arm][-1]), flush=True)
     return result
 
 
-def train_arm(
+def run_arm(
     arm: str, settings: Mapping[str, Any], answers: Any, place: Path, directory: Path, seed: int
-) -> RunResult:
-    """One run. The retrained reward model learns from the run without a remedy."""
+) -> tuple[Path, dict[str, Any]]:
+    """Train, and return the adapter and what the run saw of itself.
+
+    The retrained reward model learns from the run without a remedy. The best weights are those of that run,
+    as the judge of its evaluations liked them, and what --stop_on_hacking hands over.
+    """
+    if arm == STOPPED:
+        best = place / "nothing" / BEST
+        return best / "adapter", {"last_step": read_json(best / "best.json")["step"]}
     reward_model = Path(find_data("data/tiny")) / "adapters" / "reward"
     if arm == RETRAINED:
         reward_model = retrain(answers, place, seed)
     common: dict[str, Any] = {"profile": PROFILE, "seed": seed, "reward_model": str(reward_model)}
-    return run_stage("grpo", directory, answers, **{**UNLEASHED, **common, **settings})
+    run = run_stage("grpo", directory, answers, **{**UNLEASHED, **common, **settings})
+    return run.final / "adapter", course_of(run)
 
 
 def retrain(answers: Any, place: Path, seed: int) -> Path:
@@ -116,8 +124,7 @@ def course_of(run: RunResult) -> dict[str, Any]:
         "proxy_curve": seen.proxy,
         "gold_curve": seen.gold,
         "signs": {sign.kind: sign.step for sign in hacking_signs(run.run_dir)},
-        "stopped": run.metrics.get("stopped"),
-        "last_step": run.metrics.get("kept_step", run.metrics.get("steps")),
+        "last_step": run.metrics.get("steps"),
     }
 
 

@@ -1,7 +1,7 @@
 """A watch on a run while it goes on: signs of reward hacking are shown once, kept, and may end the run.
 
     signs.json    a list of {"kind", "step", "message", "numbers"}, there as soon as there is a sign
-    best/         the weights with the best verdict of the held-out judge, kept under --stop_on_hacking
+    best/         the weights with the best verdict of the held-out judge, where there is one
 
 The watch learns of a run only by the rows it logs, as a reader of the directory does; so after an
 interruption it reads them again and knows what it knew.
@@ -99,7 +99,7 @@ class Watch:
 
     def keep_best(self, gold: float, step: int, save: Callable[[Path], None]) -> None:
         """Write best/ if the judge never thought better of the policy."""
-        if not self.config.stop_on_hacking or not gold > self.best:
+        if not gold > self.best:
             return
         self.best, self.best_step = gold, step
 

@@ -132,6 +132,7 @@ def test_a_judge_that_falls_while_the_reward_rises_is_told_and_kept(
     assert sign["kind"] == "judge falls" and sign["step"] == 6
     assert sign["numbers"]["best"] == 0.8 and sign["numbers"]["gold"] == 0.3
     assert "run, step 6: judge falls: the held-out judge fell from 0.80 (step 3)" in capsys.readouterr().err
+    assert json.loads((run.run_dir / "best" / "best.json").read_text()) == {"step": 3, "gold": 0.8}
 
 
 def test_stop_on_hacking_ends_the_run_with_the_weights_the_judge_liked_best(settings: Any) -> None:
