@@ -20,6 +20,7 @@ SUMMARY = {
     "check": "exercises in a file or notebook: right, or a hint",
     "doctor": "what the curves of a training run mean, in words",
     "hacking": "reward hacking: signs in a run, pairs against it, remedies compared",
+    "report": "runs and evaluations as one page to hand in",
     "profile": "which profile this machine gets, and why",
     "data": "build a preference data set, report on one, or build-tiny",
     "demo": "policies side by side in the browser: blind votes, rewards, a gallery; --export_space",

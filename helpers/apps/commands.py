@@ -11,6 +11,7 @@ from typing import Any
 from helpers.apps.checking import check_exercises
 from helpers.apps.flags import parse, take_flag, text
 from helpers.apps.hacking import hacking
+from helpers.apps.reporting import report
 from helpers.course.answers import load_answers
 from helpers.course.stages import ALGOS, trainer_of
 from helpers.errors import CourseError
@@ -276,6 +277,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "check": check_exercises,
     "doctor": doctor,
     "hacking": hacking,
+    "report": report,
     "profile": profile,
     "data": data,
     "demo": demo,

@@ -7,7 +7,6 @@ content security policy allows neither scripts nor any request.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +18,7 @@ from matplotlib.figure import Figure
 
 from helpers.course import plots
 from helpers.course.plots import Skipped
+from helpers.course.report_blocks import clean_text
 from helpers.course.report_template import STYLE, TEMPLATE
 from helpers.course.tables import (
     DASH,
@@ -85,18 +85,13 @@ def write_report(
         raise CourseError(
             f"{target} is a directory: name a file for the report, such as {target}/report.html"
         )
-    html = _environment().from_string(TEMPLATE).render(_context(course, runs, samples))
+    html = template_environment().from_string(TEMPLATE).render(_context(course, runs, samples))
     write_text(target, clean_text(html))
     return target
 
 
-def clean_text(text: Any) -> str:
-    """Return text that any UTF-8 file takes: control characters and lone surrogates become "\ufffd"."""
-    text = re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]", "\ufffd", str(text))
-    return re.sub(r"[\ud800-\udfff]", "\ufffd", text)
-
-
-def _environment() -> jinja2.Environment:
+def template_environment() -> jinja2.Environment:
+    """Templates that escape whatever they are given."""
     return jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,

@@ -94,7 +94,7 @@ def modal_run(*words: str) -> Any:
     return CliRunner().invoke(entrypoint_cli, ["run", "-m", *words])
 
 
-AWKWARD = ["--algo", "dpo", "--beta=0.3", "--dataset-name", "my data", "--answers", "it's \"my\" $HOME; rm *.py",
+AWKWARD = ["--algo", "dpo", "--beta=0.3", "--dataset-name", "my data", "--answers", "it's \"my\" $HOME; rm *",
            "--resume", "-1e-5", "--text=a=b c", "naïve → ✓", "--no_execute", "-m", ""]  # fmt: skip
 
 
