@@ -27,7 +27,7 @@ def priced(rewards: torch.Tensor, lengths: list[int] | torch.Tensor, coef: float
         Given("a price for being short", priced(row(1.0, 2.0), [4, 6], -0.1)),
         Given("lengths as floats", priced(noise(1, 3), row(2.0, 5.0, 11.0), 0.03)),
         Given("rewards of ten thousand", priced(row(1e4, -1e4), [5, 9], 0.5)),
-        Given("rewards that are not contiguous", priced(noise(2, 3), [1, 2, 3], 0.1), layout="sliced"),
+        Given("inputs that are not contiguous", priced(noise(2, 3), [1, 2, 3], 0.1), layout="sliced"),
         Given("inputs in bfloat16", in_bfloat16(priced(row(1.5, -0.5), [8, 16], 0.125)), tolerance=2e-2),
     ],
     inputs={

@@ -22,6 +22,16 @@ OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
 }
 EXCHANGED = {"sum": "mean", "mean": "sum", "minimum": "maximum", "maximum": "minimum"}
 EXCHANGED |= {"min": "max", "max": "min", "argmax": "argmin", "exp": "expm1", "expm1": "exp"}
+OTHER_WORDS = {
+    "A": "B",
+    "B": "A",
+    "win": "loss",
+    "loss": "tie",
+    "tie": "win",
+    0.5: 0.25,
+    2.5: 5.0,
+    97.5: 95.0,
+}
 DROPPED = (
     "clamp",
     "masked_fill",
@@ -66,6 +76,8 @@ def changes(node: ast.AST, detach: tuple[str, ...]) -> Iterator[ast.AST]:
         yield node.operand
     elif isinstance(node, ast.Slice):
         yield from of_slice(node)
+    elif isinstance(node, ast.Constant) and node.value in OTHER_WORDS:
+        yield ast.Constant(OTHER_WORDS[node.value])
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         yield from of_call(node, node.func)
     elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in detach:
@@ -76,7 +88,8 @@ def of_operator(node: ast.BinOp | ast.Compare) -> Iterator[ast.AST]:
     """Another sign, another comparison, or one side of `&` alone."""
     if isinstance(node, ast.Compare):
         if type(node.ops[0]) in OPERATORS:
-            yield ast.Compare(node.left, [OPERATORS[type(node.ops[0])]()], node.comparators)  # type: ignore[list-item]
+            ops = [OPERATORS[type(node.ops[0])](), *node.ops[1:]]
+            yield ast.Compare(node.left, ops, node.comparators)  # type: ignore[arg-type]
     elif type(node.op) in OPERATORS:
         yield ast.BinOp(node.left, OPERATORS[type(node.op)](), node.right)  # type: ignore[arg-type]
     elif isinstance(node.op, ast.BitAnd):

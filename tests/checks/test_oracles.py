@@ -67,7 +67,8 @@ def test_every_oracle_has_cases_of_every_kind() -> None:
         cases = oracle.cases()
         whys = [case.why for case in cases]
         assert len(set(whys)) == len(whys) >= 8, name
-        assert "inputs that are not contiguous" in whys, name
+        if any(isinstance(x, torch.Tensor) for case in cases for x in case.arguments.values()):
+            assert "inputs that are not contiguous" in whys, name
         if oracle.gradients:
             assert "inputs in bfloat16" in whys, name
 
