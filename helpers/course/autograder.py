@@ -24,7 +24,7 @@ from helpers.course.layout import (
     policy_file,
 )
 from helpers.course.manifest import describe, read_manifest
-from helpers.course.results import Outcome, Part, as_test, graded, outcome_of, results_of
+from helpers.course.results import Outcome, Part, as_test, graded, outcome_of, printable, results_of
 from helpers.course.submission import read_public_rows
 from helpers.course.submission_files import Submission, open_submission
 from helpers.course.submission_reader import Faults, read_policy_rows, read_score_rows
@@ -272,7 +272,8 @@ class Grader:
             "train a better policy, a better reward model, or draw more candidates and look at what it chose"
         )
         outcome = self.answers_against(name, "base", PART2_THRESHOLDS[kind], advice)
-        details = {**outcome.details, "manifest": {key: manifest[key] for key in ("n", "chosen")}}
+        chosen = {printable(name): count for name, count in manifest["chosen"].items()}
+        details = {**outcome.details, "manifest": {"n": manifest["n"], "chosen": chosen}}
         return Outcome(outcome.passed, f"{outcome.output}; {describe(manifest)}", outcome.value, details)
 
 

@@ -14,7 +14,7 @@ from helpers.course import best, submission
 from helpers.course.best import Member, Selection, write_best_submission
 from helpers.course.manifest import read_manifest
 from helpers.errors import CourseError
-from helpers.files import read_json, read_jsonl, write_json, write_jsonl
+from helpers.files import read_json, read_jsonl, write_jsonl
 from helpers.models.sampling import Completion
 from tests.course.grading import IDS, part, policy_rows
 from tests.course.grading import graded as grade_all
@@ -206,7 +206,7 @@ def hand_in(place, wins: int, which: str = "offline", **changes) -> None:
         **changes,
     }
     manifest = {name: value for name, value in manifest.items() if value is not ...}
-    write_json(place / f"part2/{which}_best.manifest.json", manifest)
+    (place / f"part2/{which}_best.manifest.json").write_text(json.dumps(manifest))
 
 
 @pytest.mark.parametrize(
@@ -304,11 +304,13 @@ def test_the_reward_model_that_chose_is_no_judge_of_its_choice(tmp_path, public)
 
 
 def test_a_name_in_a_manifest_cannot_paint_the_terminal(tmp_path, public):
-    name = "\x1b[2J\n\u202e"
+    name = "\x1b[2J\n\u202e\ud800"
     family = [{"name": name, "method": None, "fingerprint": "f"}]
     hand_in(tmp_path / "sub", 20, family=family, chosen={name: 20})
-    output = part(grade_all(tmp_path / "sub", public), "part2")["output"]
+    results = grade_all(tmp_path / "sub", public, output=tmp_path / "results.json")
+    output = part(results, "part2")["output"]
     assert "\x1b" not in output and "\n" not in output
+    assert json.loads((tmp_path / "results.json").read_text()) == results
 
 
 def test_one_kind_that_is_damaged_leaves_the_other_alone(tmp_path, public):

@@ -156,13 +156,14 @@ def test_no_damage_whatever_gets_a_fault_out_of_the_grader(place, damages, wrapp
         data[int(share * (len(data) - 1))] = byte
     (place / "s.zip").write_bytes(data[: int(cut * len(data))] if cut is not None and cut > 0.5 else data)
 
-    results = grade(place / "s.zip", place / "public", LongerWins(), ANSWERS, place / "results.json")
+    results = grade(place / "s.zip", place / "public", LongerWins(), ANSWERS)
 
     said = [results["output"], *(test["output"] for test in results["tests"])]
     assert not [text for text in said if "the grader failed" in text or "Traceback" in text]
     assert all(line.isprintable() for text in said for line in text.split("\n"))
     assert render_results(results)
-    assert sorted(os.listdir(place)) == ["public", "results.json", "s.zip"]
+    assert json.dumps(results, ensure_ascii=False, allow_nan=False).encode()
+    assert sorted(os.listdir(place)) == ["public", "s.zip"]
 
 
 def test_the_undamaged_submission_passes_in_every_part_it_has(place):
