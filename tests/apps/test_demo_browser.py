@@ -9,10 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +26,7 @@ from helpers.apps.demo.streaming import Draft
 from helpers.apps.demo.view import Desk, shown
 from helpers.apps.demo.votes import VoteBook
 from helpers.errors import CourseError
+from tests.apps.serving import free_port, served
 
 pytest.importorskip("gradio", reason="the demo needs gradio")
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser test needs playwright")
@@ -91,33 +89,14 @@ def visit(browser) -> Iterator[Any]:
         page.close()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory) -> Iterator[SimpleNamespace]:
     """`python -m helpers demo` in an empty directory, as a user starts it."""
     folder, port = tmp_path_factory.mktemp("demo"), free_port()
     words = [sys.executable, "-m", "helpers", "demo", "--profile", "tiny", "--port", str(port)]
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        words, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    said = []
-    assert process.stdout is not None
-    for line in process.stdout:
-        said.append(line)
-        if line.startswith("open http"):
-            break
-    else:
-        pytest.fail("the demo did not start:\n" + "".join(said))
-    threading.Thread(target=process.stdout.read, daemon=True).start()  # so that it never waits for a reader
-    yield SimpleNamespace(url=f"http://127.0.0.1:{port}", folder=folder, said="".join(said))
-    process.terminate()
-    process.wait(timeout=20)
+    with served(words, folder, variables):
+        yield SimpleNamespace(url=f"http://127.0.0.1:{port}", folder=folder)
 
 
 def answers(page: Any) -> list[str]:

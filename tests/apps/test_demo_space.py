@@ -11,11 +11,9 @@ import ast
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import sysconfig
-import threading
 import urllib.error
 import urllib.request
 import venv
@@ -27,6 +25,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from tests.apps.serving import free_port, served
 
 pytest.importorskip("gradio", reason="the demo needs gradio")
 
@@ -67,30 +67,10 @@ def test_only_the_folder_has_the_code(space):
 @pytest.fixture(scope="module")
 def url(space) -> Iterator[str]:
     """`python app.py` in the folder, as a Space runs it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     variables = {**space.variables, "GRADIO_SERVER_PORT": str(port), "GRADIO_SERVER_NAME": "127.0.0.1"}
-    process = subprocess.Popen(
-        [space.python, "app.py"],
-        cwd=space.folder,
-        env=variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    said: list[str] = []
-    assert process.stdout is not None
-    for line in process.stdout:
-        said.append(line)
-        if line.startswith("open http"):
-            break
-    else:
-        pytest.fail("the Space did not start:\n" + "".join(said))
-    threading.Thread(target=process.stdout.read, daemon=True).start()
-    yield f"http://127.0.0.1:{port}"
-    process.terminate()
-    process.wait(timeout=20)
+    with served([space.python, "app.py"], space.folder, variables):
+        yield f"http://127.0.0.1:{port}"
 
 
 def test_it_answers_streams_and_records_votes_over_http(space, url):
