@@ -168,7 +168,8 @@ def escaped(text: object) -> str:
     line = re.sub(r"\s+", " ", str(text)).replace("&", "&amp;").replace("<", "&lt;")
     line = re.sub(r"([\\`*_\[\]|~$])", r"\\\1", line)
     line = re.sub(r"(?i)\b(https?|ftp|www)([:.])", r"\1\\\2", line)  # no link that nobody wrote
-    return re.sub(r"^(#|>|[-+] |\d+[.)] )", r"\\\1", line)
+    line = re.sub(r"^(\d+)([.)] )", r"\1\\\2", line)
+    return re.sub(r"^(#|>|[-+] )", r"\\\1", line)
 
 
 def fenced(text: str) -> list[str]:

@@ -12,10 +12,10 @@ from typing import Any
 from helpers.course.report_blocks import Block, Heading, Pre, Table, Text
 from helpers.course.report_sources import COURSE, EVALUATION, Run, Source
 from helpers.errors import CourseError
-from helpers.files import find_data
+from helpers.files import find_data, read_json
 from helpers.models.hardware import probe
 from helpers.training.configs import RunSettings
-from helpers.training.run_dir import CONFIG, METRICS, SAMPLES
+from helpers.training.run_dir import CONFIG, ENVIRONMENT, METRICS, SAMPLES
 from helpers.training.seal import digest
 from helpers.training.setup import environment, pick_split
 
@@ -46,11 +46,26 @@ def surroundings(sources: Sequence[Source], runs: Sequence[Run]) -> list[Block]:
             for name in ("hardware", "profile", "reason", "versions", "seed", "finished"):
                 if known.get(name) is not None:
                     rows.append([f"{source.path.name}: {name}", flat(known[name])])
-    profiles = {str(run.setting("profile")) for run in runs if run.setting("profile")}
-    rows += [["profiles of the runs", ", ".join(sorted(profiles))]] if profiles else []
+    rows += [[f"{name}, {', '.join(runs)}", value] for (name, value), runs in recorded(runs).items()]
     rows += [["this report's machine", str(probe())], ["its versions", flat(environment())]]
-    note = "Training runs record their settings, not their machine; a course run records both."
+    note = "Machines and versions are those that a run was last started with."
     return [Table(["what", "as recorded"], rows, words=True), Text(note, soft=True)]
+
+
+def recorded(runs: Sequence[Run]) -> dict[tuple[str, str], list[str]]:
+    """(what, value) → the runs that recorded it in environment.json."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for run in runs:
+        try:
+            known = read_json(run.path / ENVIRONMENT)
+        except CourseError:
+            known = {}
+        known = dict(known) if isinstance(known, dict) else {}
+        profile = known.pop("profile", None) or run.setting("profile") or "unknown"
+        parts = {"profile": profile, "hardware": known.pop("hardware", "unknown")}
+        for name, value in {**parts, "versions": flat(known) or "unknown"}.items():
+            found.setdefault((name, str(value)), []).append(run.name)
+    return found
 
 
 def flat(value: Any) -> str:

@@ -15,7 +15,7 @@ MORE_STYLE = """
 .wide { width:100% !important; }
 .words td, .words th { white-space:normal; text-align:left; vertical-align:top; min-width:7em; }
 .words td:first-child, .words th:first-child { min-width:6em; max-width:14em; }
-.card .tag { font-weight:600; } .answers .answer h4 { align-items:baseline; }
+.card .tag { font-weight:600; white-space:normal; display:inline-block; } .answers .answer h4 { align-items:baseline; }
 section { display:flow-root; } .lead { font-size:1.05rem; max-width:70ch; }
 main > section > p { max-width:90ch; } .plots { align-items:start; }
 .scroll, .plots { margin:12px 0; } .scroll { width:fit-content; max-width:100%; min-width:min(100%,34em); }

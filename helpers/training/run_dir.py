@@ -7,6 +7,7 @@
     final/…                          the trainer's result
     signs.json, best/…               online runs: signs of reward hacking, and the best weights
     finished.json                    the closing metrics; present exactly if the run came to its end
+    environment.json                 versions, hardware and profile that the run was last started with
     run.lock                         who is writing just now
 
 Rows are appended in one write each, everything else is written beside its place and renamed. A row torn by
@@ -46,7 +47,8 @@ __all__ = ["RunDir", "read_metric_rows", "read_sample_rows"]
 CONFIG, METRICS, SAMPLES, FINISHED = "config.json", "metrics.csv", "samples.jsonl", "finished.json"
 CHECKPOINTS, FINAL, LOCK = "checkpoints", "final", "run.lock"
 SIGNS, BEST = "signs.json", "best"
-BESIDES = ("data_report.txt", "eval_rewards.json", SIGNS)  # what trainers leave beside these
+ENVIRONMENT = "environment.json"
+BESIDES = ("data_report.txt", "eval_rewards.json", ENVIRONMENT, SIGNS)  # what trainers leave beside these
 NOT_COMPARED = ("resume", "overwrite", "output_dir")  # say how to start and where, not what to run
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from helpers.errors import CourseError
-from helpers.files import find_data, write_text
+from helpers.files import find_data, write_json, write_text
 from helpers.models import loading, processes, unsloth_backend
 from helpers.models.hardware import Hardware, probe
 from helpers.models.policy import layout_for
@@ -23,7 +23,7 @@ from helpers.text.chat import Budget, ChatEncoder
 from helpers.text.datasets import Example, encode_groups, load_examples
 from helpers.text.groups import Group
 from helpers.training.configs import Config, RunSettings, resolve
-from helpers.training.run_dir import RunDir
+from helpers.training.run_dir import ENVIRONMENT, RunDir
 from helpers.training.shared_run import open_run
 
 SPLITS = {
@@ -82,6 +82,9 @@ def open_workspace(config: Config, algo: str, learned_from: dict[str, str] | Non
     functions = {f"answers.{name}": mark for name, mark in (learned_from or {}).items()}
     settings = {"algo": algo, **dataclasses.asdict(config), **functions}
     run = open_run(place, settings, resume=config.resume, overwrite=config.overwrite)
+    if processes.is_main() and not run.is_finished:
+        known = {"hardware": str(hardware), "profile": profile.reason, **environment()}
+        write_json(run.path / ENVIRONMENT, known)
     if config.seed is not None:
         torch.manual_seed(config.seed)
     encoder = ChatEncoder(loading.load_tokenizer(config.model_name))
