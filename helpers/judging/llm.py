@@ -23,7 +23,7 @@ from helpers.judging.llm_cache import VerdictCache
 from helpers.judging.llm_client import LLMClient, Question, Reply, Stopped
 from helpers.judging.llm_cost import Estimate, OverBudget, estimate
 
-LETTER_TOKENS = 8
+LETTER_TOKENS = 1  # small models go on talking after the letter; the rest is neither paid for nor read
 GIVE_UP_AFTER = 8  # questions without any answer at the start: the server is not there, or not what we think
 T = TypeVar("T")
 

@@ -55,6 +55,10 @@ class Reply:
     status: Status = "ok"
 
 
+class CutOff(Reply):
+    """An answer that reached the longest length: whole where one token was asked for."""
+
+
 @dataclass(frozen=True)
 class Attempt:
     """What one attempt brought: a reply, and whether and when another attempt may do better."""
@@ -144,7 +148,7 @@ class LLMClient:
             refused = "Connection error" in words and _refused(problem)
             return Attempt(Reply(f"connection broke ({words})", "missing"), again=True, billed=not refused)
         if status == 200:
-            return self._read(body)
+            return self._read(body, whole=question.schema is not None)
         return self._failure(status, headers, body.decode("utf-8", "replace"), question)
 
     # ------------------------------------------------------------------ sending
@@ -190,11 +194,14 @@ class LLMClient:
         }
 
     # ------------------------------------------------------------------ reading
-    def _read(self, body: bytes) -> Attempt:
+    def _read(self, body: bytes, *, whole: bool) -> Attempt:
+        """Read a good reply; with `whole` one that was cut off at the longest length is none."""
         try:
             data = json.loads(body)
             usage = usage_of(data)
             reply = read_responses(data) if self.base_url is None else read_chat(data)
+            if isinstance(reply, CutOff) and whole:
+                reply = Reply("the answer was cut off: raise --judge_max_tokens", "unparsed")
         except (ValueError, RecursionError):
             return Attempt(Reply("the server's reply is not JSON, or cut off", "unparsed"), again=True)
         except (AttributeError, KeyError, IndexError, TypeError):
@@ -306,8 +313,8 @@ def read_responses(data: Any) -> Reply:
 def _finished(text: Any, filtered: bool, cut: bool) -> Reply:
     if filtered:
         return Reply("stopped by a content filter", "refused")
-    if cut:
-        return Reply("the answer was cut off: raise --judge_max_tokens", "unparsed")
+    if cut and isinstance(text, str):
+        return CutOff(text)
     if not isinstance(text, str) or not text.strip():
         return Reply("the answer is empty", "missing")
     return Reply(text)

@@ -24,10 +24,11 @@ from helpers.judging.judge import EXCLUDE_TAGS, Choice
 
 LETTERS = "ABCDEFGH"
 INSTRUCTIONS = Path(__file__).parent / "instructions"
-# Control tokens of the usual chat templates: <|…|>, <｜…｜>, [INST], <s>, <<SYS>>, <start_of_turn>, …
+# Control tokens of the usual chat templates (<|…|>, <｜…｜>, [INST], <s>, <<SYS>>, <start_of_turn>, …), and
+# our own marks at the start of a line, for a judge that does not look at their code.
 CONTROL = re.compile(
     r"<(?=[|｜])|(?<=[|｜])>|\[(?=/?(?:INST|AVAILABLE_TOOLS|TOOL_))|"
-    r"<(?=/?(?:s|bos|eos|pad|unk|im_start|im_end|think|SYS>|start_of_turn|end_of_turn)>)|<(?=</?SYS)"
+    r"<(?=/?(?:s|bos|eos|pad|unk|im_start|im_end|think|SYS>|start_of_turn|end_of_turn)>)|<(?=</?SYS)|(?m:^)<(?=<<)"
 )
 
 
