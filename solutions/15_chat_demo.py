@@ -89,7 +89,7 @@ assert alone == [column.draft.text for column in contest.columns]
 # ## A blind vote
 #
 # The page shuffles the columns and calls them A and B. Names and rewards appear after the vote, because a reader who
-# knows that B is "ours" or that the reward model likes it better is no longer asked what he thinks.
+# knows that B is "ours", or that the reward model likes it better, judges that and not the text.
 #
 # Here a judge votes in your place, on the texts alone: the gold judge where the prompts have one, as those of `tiny`
 # do, else the reward model, which is a proxy.
@@ -206,7 +206,7 @@ for name, votes in books.items():
 Table("The same answers, three demos", ["voters", "win rate of SFT", "95 %", "left column picked"], rows)
 
 # %% [markdown]
-# Shuffled, laziness is noise: it pulls the rate towards one half and cannot turn it round. In a fixed order it is bias, and
+# Shuffled, laziness is noise: it pulls the rate towards one half and does not turn it round. In a fixed order it is bias, and
 # no number of votes removes it. The last column is the alarm: with shuffled columns and careful readers it lies near one
 # half (ties aside).
 
@@ -249,7 +249,7 @@ wall("largest losses")
 
 # %% [markdown]
 # Compare the two last columns. Where the reward falls and gold does not, it is the reward model that is wrong: a gallery
-# picked by its scores hides the model's faults *and* its own. (On `tiny` the reward model has a weak spot at real places.)
+# picked by its scores hides the model's faults *and* its own. Count such rows before you go on.
 #
 # There is a second bias, even with a perfect judge. Answers are drawn at random, and who picks the largest gains picks
 # lucky draws. Draw again for the same prompts and the luck is gone.
