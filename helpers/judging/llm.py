@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from tqdm.auto import tqdm
@@ -25,7 +26,6 @@ from helpers.judging.llm_cost import Estimate, OverBudget, estimate
 
 LETTER_TOKENS = 1  # small models go on talking after the letter; the rest is neither paid for nor read
 GIVE_UP_AFTER = 8  # questions without any answer at the start: the server is not there, or not what we think
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,8 @@ class LLMJudge:
             raise CourseError(f"--judge_format is json or letter, not {form}")
         self.client, self.form, self.max_tokens = client, form, max_tokens
         host = urlsplit(client.base_url).netloc if client.base_url else "openai"
-        self.name = f"{host}:{client.model}" if host == "openai" else f"{client.model} at {host}"
+        model = Path(client.model).name if Path(client.model).is_absolute() else client.model
+        self.name = f"openai:{model}" if host == "openai" else f"{model} at {host}"
         self.asker = Asker(client, cache, concurrency, self.name)
         self.instructions = prompt.instructions("choice_v1" if form == "json" else "letter_v1")
 
