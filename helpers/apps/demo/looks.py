@@ -17,7 +17,8 @@ from helpers.apps.demo.votes import Standing
 CSS = """
 .gradio-container { width: 100% !important; max-width: 1240px !important; margin: 0 auto !important; }
 .html-container { padding: 0 !important; }
-.demo-answer .block { border-width: 0 !important; }
+.demo-answer .block { border-width: 0 !important; background: transparent !important; }
+.gradio-container .fillable { max-width: 1240px !important; }
 .prose .demo-table, .prose .demo-table tr { border: 0; }
 .prose .demo-head h1 { font-size: 1.55rem; font-weight: 650; margin: .4rem 0 .1rem; letter-spacing: -.01em; }
 .demo-head p { margin: 0; color: var(--body-text-color-subdued); max-width: 68ch; line-height: 1.5; }
@@ -34,6 +35,7 @@ CSS = """
 .demo-note { min-height: 1.5em; color: var(--body-text-color-subdued); font-size: .9rem;
   font-variant-numeric: tabular-nums; }
 .demo-pick { color: #166534; font-weight: 600; font-size: .9rem; }
+.dark .demo-pick { color: #86efac; }
 .demo-status { min-height: 1.6em; line-height: 1.5; overflow-wrap: anywhere; }
 .demo-status.failed { color: #b42318; font-weight: 600; }
 .dark .demo-status.failed { color: #fda29b; }

@@ -119,11 +119,18 @@ def compare_tab(desk: Desk, settings: PageSettings) -> None:
             blind = gr.Checkbox(
                 True, label="Blind", info="Shuffled and unnamed until the vote; only then a vote counts"
             )
+    width: dict[str, Any] = {"min_width": 230}
     with gr.Accordion("Sampling", open=False), gr.Row():
-        temperature = gr.Slider(0, 2, 0.7, step=0.05, label="Temperature (0: the likeliest token)")
-        top_p = gr.Slider(0.05, 1, 0.95, step=0.05, label="Top-p")
-        length = gr.Slider(1, LONGEST_ANSWER, settings.max_new_tokens, step=1, label="Max new tokens")
-        seed = gr.Number(0, label="Seed", precision=0)
+        temperature = gr.Slider(
+            0, 2, 0.7, step=0.05, label="Temperature", info="0: the likeliest token", **width
+        )
+        top_p = gr.Slider(
+            0.05, 1, 0.95, step=0.05, label="Top-p", info="share of the distribution that is kept", **width
+        )
+        length = gr.Slider(
+            1, LONGEST_ANSWER, settings.max_new_tokens, step=1, label="Max new tokens", **width
+        )
+        seed = gr.Number(0, label="Seed", precision=0, **width)
     widgets = answer_widgets(min(len(policies), MOST_COLUMNS))
     painter = Painter(len(widgets.groups))
 
