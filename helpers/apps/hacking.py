@@ -98,7 +98,7 @@ def pairs(words: list[str]) -> int:
     source = run_config(Path(config.run))["dataset_name"]
     how = {name: getattr(config, name) for name in ("prompts", "samples", "judge", "seed")}
     mined = mine_pairs(config.run, answers, **how)
-    place = write_mix(mined.rows, source, Path(config.output_dir), config.copies)
+    place = write_mix(mined.rows, source, Path(config.output_dir), copies=config.copies)
     print(f"{len(mined.rows)} of {mined.compared} pairs were ranked the wrong way round; {place} holds them")
     return 0
 

@@ -172,17 +172,21 @@ def pair_row(number: int, example: Example, bad: Completion, good: Completion) -
     }
 
 
-def write_mix(rows: Sequence[dict[str, Any]], source: str, target: Path, copies: int = 1) -> Path:
+def write_mix(
+    rows: Sequence[dict[str, Any]], source: str, target: Path, *, copies: int = 1, keep: int | None = None
+) -> Path:
     """A data set directory: the training pairs of `source` with `rows` added, and its held-out pairs.
 
-    copies: how often each added pair is given; few pairs among thousands are easily overheard.
+    Args:
+        copies: how often each added pair is given; few pairs among thousands are easily overheard.
+        keep: training pairs of `source` at most, the first ones.
     """
     place = Path(find_data(source))
     if not (place / "train_prefs.jsonl").is_file():
         raise CourseError(f"{source} has no train_prefs.jsonl to add pairs to")
     more = [{**row, "row_id": f"{row['row_id']}.{copy}"} for copy in range(copies) for row in rows]
-    for split in ("train_prefs", "dev_prefs", "test_prefs"):
+    write_jsonl(target / "train_prefs.jsonl", [*read_jsonl(place / "train_prefs.jsonl")[:keep], *more])
+    for split in ("dev_prefs", "test_prefs"):
         if (place / f"{split}.jsonl").is_file():
-            extra = more if split == "train_prefs" else []
-            write_jsonl(target / f"{split}.jsonl", [*read_jsonl(place / f"{split}.jsonl"), *extra])
+            write_jsonl(target / f"{split}.jsonl", read_jsonl(place / f"{split}.jsonl"))
     return target
