@@ -44,6 +44,7 @@ NOT_THERE = {
 WITHOUT_GPU = ("grade", "doctor", "report", "data", "hacking")  # read files, or ask a judge
 SECRETS = ("OPENAI_API_KEY", "HF_TOKEN", "WANDB_API_KEY")
 SHIPPED = ("helpers", "solutions", "data")  # the student kit has no solutions
+CODE = "/course"  # where the checkout lies there
 IGNORED = ("**/__pycache__", "**/*.ipynb", "**/.*")
 
 
@@ -55,11 +56,11 @@ def image() -> modal.Image:
         .pip_install_from_pyproject(
             str(ROOT / "pyproject.toml"), ["lessons"], extra_options="-c /build/constraints.txt"
         )
-        .env({"HF_HUB_DISABLE_TELEMETRY": "1", "PYTHONUNBUFFERED": "1"})
+        .env({"PYTHONPATH": CODE, "HF_HUB_DISABLE_TELEMETRY": "1", "PYTHONUNBUFFERED": "1"})
     )
     for name in SHIPPED:
         if (ROOT / name).is_dir():
-            built = built.add_local_dir(ROOT / name, f"/root/{name}", ignore=list(IGNORED))
+            built = built.add_local_dir(ROOT / name, f"{CODE}/{name}", ignore=list(IGNORED))
     return built
 
 

@@ -9,13 +9,14 @@ from markupsafe import Markup
 
 from helpers.course.report import heat, template_environment
 from helpers.course.report_blocks import Answer, Document, clean_text
-from helpers.course.report_template import STYLE
+from helpers.course.report_template import HEAD, STYLE, TILES
 
 MORE_STYLE = """
 .wide { width:100% !important; }
 .words td, .words th { white-space:normal; text-align:left; vertical-align:top; min-width:7em; }
 .words td:first-child, .words th:first-child { min-width:6em; max-width:14em; }
-.card .tag { font-weight:600; white-space:normal; display:inline-block; } .answers .answer h4 { align-items:baseline; }
+.card .tag { font-weight:600; white-space:normal; display:inline-block; }
+.answers .answer h4 { align-items:baseline; }
 section { display:flow-root; } .lead { font-size:1.05rem; max-width:70ch; }
 main > section > p { max-width:90ch; } .plots { align-items:start; }
 .scroll, .plots { margin:12px 0; } .scroll { width:fit-content; max-width:100%; min-width:min(100%,34em); }
@@ -29,28 +30,18 @@ main > section > p { max-width:90ch; } .plots { align-items:start; }
 """
 
 TEMPLATE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<title>{{ document.title }}</title>
-<style>{{ style }}</style>
-</head>
-<body>
-<main>
-<h1>{{ document.title }}</h1>
+"""
+TEMPLATE += (
+    HEAD
+    + """<h1>{{ document.title }}</h1>
 <p class="lead">{{ document.summary }}</p>
 <nav>{% for part in document.sections %}<a href="#{{ part.anchor }}">{{ part.title }}</a>{% endfor %}</nav>
 {%- if document.tiles %}
-<div class="tiles">
-{%- for tile in document.tiles %}
-<div class="tile"><span>{{ tile.name }}</span><b class="{{ tile.state }}">{{ tile.value }}</b>
-<span>{{ tile.note }}</span></div>
-{%- endfor %}
-</div>
-{%- endif %}
+"""
+)
+TEMPLATE += (
+    TILES
+    + """{%- endif %}
 {%- for part in document.sections %}
 <section>
 <h2 id="{{ part.anchor }}">{{ part.title }}</h2>
@@ -101,13 +92,20 @@ TEMPLATE = """<!doctype html>
 </body>
 </html>
 """
+)
 
 
 def page_of(document: Document) -> str:
     """The whole page."""
     template: jinja2.Template = template_environment().from_string(TEMPLATE)
     html = template.render(
-        document=document, style=Markup(STYLE + MORE_STYLE), grouped=grouped, mark=mark, colour=colour
+        document=document,
+        title=document.title,
+        tiles=document.tiles,
+        style=Markup(STYLE + MORE_STYLE),
+        grouped=grouped,
+        mark=mark,
+        colour=colour,
     )
     return clean_text(html)
 

@@ -59,6 +59,29 @@ pre { background:var(--card); border:1px solid var(--line); border-radius:8px; p
 @media print { .text, .prompt { max-height:none; } body { background:#fff; } }
 """
 
+# Of every page: `title`, `style`.
+HEAD = """<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<title>{{ title }}</title>
+<style>{{ style }}</style>
+</head>
+<body>
+<main>
+"""
+
+# `tiles`: main figures at the head of the page.
+TILES = """<div class="tiles">
+{%- for tile in tiles %}
+<div class="tile"><span>{{ tile.name }}</span><b class="{{ tile.state }}">{{ tile.value }}</b>
+<span>{{ tile.note }}</span></div>
+{%- endfor %}
+</div>
+"""
+
 TEMPLATE = """<!doctype html>
 {%- macro plots(items) %}
 {%- for item in items if item.png %}
@@ -72,27 +95,17 @@ TEMPLATE = """<!doctype html>
 {%- endmacro %}
 {%- macro result(text) %}<span class="{{ text if text in ('passed', 'missed') else 'soft' }}">
 {{- {'passed': '✓ passed', 'missed': '✗ missed'}.get(text, text) }}</span>{% endmacro %}
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<title>{{ title }}</title>
-<style>{{ style }}</style>
-</head>
-<body>
-<main>
-<h1>{{ title }}</h1>
+"""
+TEMPLATE += (
+    HEAD
+    + """<h1>{{ title }}</h1>
 <p>{{ summary }}</p>
 <nav>{% for anchor, name in sections %}<a href="#{{ anchor }}">{{ name }}</a>{% endfor %}</nav>
-<div class="tiles">
-{%- for tile in tiles %}
-<div class="tile"><span>{{ tile.name }}</span><b class="{{ tile.state }}">{{ tile.value }}</b>
-<span>{{ tile.note }}</span></div>
-{%- endfor %}
-</div>
-
+"""
+)
+TEMPLATE += (
+    TILES
+    + """
 <h2 id="run">What was run</h2>
 <div class="scroll"><table class="facts"><tbody>
 {%- for name, value in facts %}
@@ -202,3 +215,4 @@ TEMPLATE = """<!doctype html>
 </body>
 </html>
 """
+)

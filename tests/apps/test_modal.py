@@ -59,8 +59,9 @@ def test_the_image_holds_the_tested_set_and_the_checkout(monkeypatch: pytest.Mon
     assert Path(project[0]).is_file() and options["extra_options"] == "-c /build/constraints.txt"
     assert Path(steps["add_local_file"][0][0]).is_file()
     added = [args for name, args, _ in calls if name == "add_local_dir"]
-    assert (added[0][1], added[-1][1]) == ("/root/helpers", "/root/data")
+    assert (added[0][1], added[-1][1]) == ("/course/helpers", "/course/data")
     assert all(Path(source).is_dir() for source, _ in added)
+    assert steps["env"][0][0]["PYTHONPATH"] == "/course"
 
 
 def test_only_keys_that_are_there_become_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
