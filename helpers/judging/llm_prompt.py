@@ -88,7 +88,8 @@ def letter_text(messages: Sequence[Mapping[str, Any]], responses: Sequence[str],
     letters = check_count(responses)
     shown, _ = material(messages, dict(zip(letters, responses, strict=True)))
     names = f"{', '.join(letters[:-1])} or {letters[-1]}"
-    return f"{shown}\n\nWhich answer is the {which}: {names}? Reply with the letter alone."
+    ask = which if which == "better" else f"the {which}"  # small models follow few words, and these they do
+    return f"{shown}\n\nWhich answer is {ask}, {names}? The letter of the {which} answer is"
 
 
 def rubric_text(messages: Sequence[Mapping[str, Any]], response: str) -> str:
