@@ -57,6 +57,7 @@ class Source:
     kind: str  # "course", "evaluation" or "run"
     figures: dict[str, Any] = field(default_factory=dict)
     runs: Sequence[Run] = ()
+    problems: Sequence[str] = ()  # a line for each part that cannot be read
 
 
 def read_sources(paths: Sequence[str | Path]) -> tuple[list[Source], list[str]]:
@@ -64,7 +65,8 @@ def read_sources(paths: Sequence[str | Path]) -> tuple[list[Source], list[str]]:
     found, left_out = [], []
     for path in dict.fromkeys(map(Path, paths)):
         try:
-            found.append(read_source(path))
+            found.append(source := read_source(path))
+            left_out += source.problems
         except CourseError as problem:
             left_out.append(one_line(problem))
     names = [run.name for source in found for run in source.runs]
@@ -83,10 +85,7 @@ def read_source(path: Path) -> Source:
     if not place.is_dir():
         raise CourseError(f"{path}: there is no such directory")
     if (place / COURSE).is_file():
-        runs = [
-            read_run(place / name, display_name(name)) for name in ORDER if (place / name / CONFIG).is_file()
-        ]
-        return Source(place, "course", record(place / COURSE, "methods"), runs)
+        return read_course(place)
     if (place / EVALUATION).is_file():
         return Source(place, "evaluation", record(place / EVALUATION, "policies"))
     if (place / CONFIG).is_file():
@@ -96,6 +95,19 @@ def read_source(path: Path) -> Source:
     raise CourseError(
         f"{place} has no {COURSE}, {CONFIG} or {EVALUATION}, so there is nothing to report{hint}"
     )
+
+
+def read_course(place: Path) -> Source:
+    """Read a course run with its training runs; one that is damaged does not take the others down."""
+    figures = record(place / COURSE, "methods")
+    runs, problems = [], []
+    for name in ORDER:
+        if (place / name / CONFIG).is_file():
+            try:
+                runs.append(read_run(place / name, display_name(name)))
+            except CourseError as problem:
+                problems.append(one_line(problem))
+    return Source(place, "course", figures, runs, problems)
 
 
 def record(path: Path, key: str) -> dict[str, Any]:

@@ -269,6 +269,17 @@ def test_one_bad_run_among_good_ones_is_told_and_counted(
     assert "report needs a run" in capsys.readouterr().err
 
 
+def test_a_damaged_part_of_a_course_does_not_take_it_down(tmp_path: Path) -> None:
+    home = tmp_path / "course"
+    make_run(home / "sft", "sft")
+    spoil(home / "dpo", "torn config")
+    write_json(home / "course.json", course())
+    page, _, left_out = write_handout([home], tmp_path / "out")
+    assert len(left_out) == 1 and "dpo/config.json is not valid JSON" in left_out[0]
+    text = Page(page).text
+    assert left_out[0] in text and "SFT" in text
+
+
 def test_the_place_must_be_a_directory(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("")
     with pytest.raises(CourseError, match="is a file, not a directory"):
