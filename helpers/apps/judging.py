@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from helpers.apps.flags import parse, text
+from helpers.apps.flags import answers_from, parse, text
 from helpers.course.evaluation import read_responses
 from helpers.errors import CourseError
 from helpers.files import find_data, write_json
@@ -53,8 +53,6 @@ def judge(words: list[str]) -> int:
     name, rest = words[0], words[1:]
     if name not in COMMANDS:
         raise CourseError(f"judge {name} is not one of {', '.join(COMMANDS)}")
-    from helpers.apps.commands import answers_from
-
     answers, rest = answers_from(rest)
     config = parse(JudgeConfig, rest, f"judge {name}")
     if config.limit < 1:

@@ -12,6 +12,7 @@ from solutions.answers.kl import approx_kl, kl_shaped_rewards
 from solutions.answers.logprobs import response_mask, token_entropy, token_logprobs
 from solutions.answers.ppo import gae, ppo_policy_loss, ppo_value_loss, whiten
 from solutions.answers.preference import aot_loss, dpo_loss, ipo_loss
+from solutions.answers.qlora import nf4_dequantize, nf4_quantize, qlora_memory_gib
 from solutions.answers.reward import bradley_terry_loss, last_token_index, pair_accuracy
 from solutions.answers.selection import best_of_n
 from solutions.answers.sft import perplexity, sft_loss
@@ -34,10 +35,13 @@ __all__ = [
     "last_token_index",
     "length_controlled_win_rate",
     "length_penalty",
+    "nf4_dequantize",
+    "nf4_quantize",
     "pair_accuracy",
     "perplexity",
     "ppo_policy_loss",
     "ppo_value_loss",
+    "qlora_memory_gib",
     "repetition_fraction",
     "response_mask",
     "sft_loss",

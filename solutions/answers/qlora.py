@@ -25,13 +25,13 @@ def nf4_quantize(block: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         absmax: () float32, the largest absolute weight. Where it is 0, all codes are 7.
 
     Codes equal those of bitsandbytes, which computes in float32 and multiplies by 1 / absmax: dividing by
-    absmax rounds another way now and then. It takes absmax as at least 1e-38 there, and cuts off at ±1.
+    absmax rounds another way now and then. There absmax counts as 1e-38 at least.
     """
     levels = NF4_LEVELS.to(block.device)
     midpoints = (levels[:-1] + levels[1:]) / 2
     weights = block.float()
     absmax = weights.abs().max()
-    scaled = (weights * (1 / absmax.clamp(min=1e-38))).clamp(-1, 1)
+    scaled = weights * (1 / absmax.clamp(min=1e-38))
     return torch.bucketize(scaled, midpoints).to(torch.uint8), absmax
 
 

@@ -11,6 +11,7 @@ from solutions.mistakes import (
     normalisation,
     ppo,
     preference,
+    qlora,
     reward,
     sequence,
     sft,
@@ -36,4 +37,5 @@ TOPICS = (
     sequence,
     evaluation,
     hacking,
+    qlora,
 )

@@ -23,6 +23,7 @@ from solutions.oracles import (
     logprobs,
     ppo,
     preference,
+    qlora,
     reward,
     sequence,
     sft,
@@ -31,7 +32,7 @@ from solutions.oracles.base import ORACLES, Given, Oracle, in_float64
 
 __all__ = ["ORACLES", "Oracle", "exercise_of", "right", "verify"]
 
-TOPICS = (logprobs, kl, credit, ppo, sft, reward, preference, grpo, sequence, evaluation, hacking)
+TOPICS = (logprobs, kl, credit, ppo, sft, reward, preference, grpo, sequence, evaluation, hacking, qlora)
 
 
 def right(oracle: Oracle, arguments: dict[str, Any]) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ TABLE = """-1.0 -0.6961928009986877 -0.5250730514526367 -0.39491748809814453 -0.
 -0.18477343022823334 -0.09105003625154495 0.0 0.07958029955625534 0.16093020141124725 0.24611230194568634
 0.33791524171829224 0.44070982933044434 0.5626170039176941 0.7229568362236023 1.0"""
 LEVELS = [np.float32(word) for word in TABLE.split()]
-MIDPOINTS = [(low + high) / np.float32(2) for low, high in zip(LEVELS, LEVELS[1:], strict=False)]
+MIDPOINTS = [(low + high) / np.float32(2) for low, high in pairwise(LEVELS)]
 
 
 # ---------------------------------------------------------------- nf4_quantize
@@ -64,7 +65,7 @@ def quantize_cases() -> list[Given]:
         Given("weights below the smallest scale", {"block": row(1e-39, -1e-39, 5e-40)}),
         Given("huge weights", {"block": noise(4, 16) * 1e30}),
         Given("one outlier", {"block": torch.cat([noise(5, 15, scale=0.02), row(30.0)])}),
-        Given("a block that is not contiguous", {"block": noise(6, 16)}, layout="sliced"),
+        Given("inputs that are not contiguous", {"block": noise(6, 16)}, layout="sliced"),
         Given("inputs in bfloat16", in_bfloat16({"block": noise(7, 16)})),
     ]
 
@@ -108,7 +109,7 @@ def coded(codes: list[int], absmax: float, dtype: torch.dtype = torch.uint8) -> 
         Given("a block of zeros", coded([7, 7, 7], 0.0)),
         Given("a huge scale", coded([5, 10, 13, 0], 1e30)),
         Given("zeros and ones as codes", coded([0, 1, 1, 0, 1], 0.5)),
-        Given("codes that are not contiguous", coded([2, 6, 13, 15], 0.8), layout="sliced"),
+        Given("inputs that are not contiguous", coded([2, 6, 13, 15], 0.8), layout="sliced"),
     ],
     inputs={"codes": {"kind": "codes", "shape": "L"}, "absmax": {"kind": "normal", "shape": "", "mean": 3.0}},
     properties=(
@@ -179,6 +180,8 @@ def budget(sizes: tuple[int, ...], **rest: Any) -> dict[str, Any]:
         *(("depends_on_number", {"name": name, "values": [64, 128]}) for name in (*SIZES, *SHAPES)),
         ("depends_on_number", {"name": "compute_bytes", "values": [2, 4]}),
         ("depends_on_number", {"name": "optimizer_bytes", "values": [2, 8]}),
+        ("depends_on_number", {"name": "checkpointing", "values": [True, False]}),
+        ("depends_on_number", {"name": "double_quantised", "values": [True, False]}),
         ("between", {"low": 0.0, "high": None}),
     ),
 )
