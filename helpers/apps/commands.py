@@ -6,25 +6,15 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from helpers.apps.checking import check_exercises
-from helpers.apps.flags import parse, take_flag, text
+from helpers.apps.flags import DEFAULT_ANSWERS, answers_from, answers_of, parse, take_flag, text
 from helpers.apps.hacking import hacking
 from helpers.apps.reporting import report
-from helpers.course.answers import load_answers
 from helpers.course.stages import ALGOS, trainer_of
 from helpers.errors import CourseError
 from helpers.models.processes import is_main
 from helpers.training.run_rows import plain
-
-DEFAULT_ANSWERS = "solutions.answers"
-
-
-def answers_from(words: list[str]) -> tuple[Any, list[str]]:
-    """The answers that `--answers` names (default: the reference answers), and the other words."""
-    spec, rest = take_flag(words, "--answers")
-    return load_answers(spec or DEFAULT_ANSWERS, fallback=DEFAULT_ANSWERS), rest
 
 
 # ---------------------------------------------------------------------- course and train
@@ -37,7 +27,7 @@ def course(words: list[str]) -> int:
         raise CourseError(f"--max_steps must be at least 1, not {config.max_steps}")
     if config.methods and not config.methods.replace(",", "").strip():
         raise CourseError(f"--methods {config.methods} names nothing: leave it out for all of them")
-    result = run_course(config, load_answers(config.answers or DEFAULT_ANSWERS, fallback=DEFAULT_ANSWERS))
+    result = run_course(config, answers_of(config.answers))
     verdicts = [figures["passed"] for figures in result["methods"].values()] + [
         result["reward_model"]["passed"]
     ]
@@ -179,7 +169,7 @@ def data(words: list[str]) -> int:
         from helpers.apps.building_data import data_build
 
         spec, rest = take_flag(words[1:], "--answers")
-        print(data_build(rest, lambda: load_answers(spec or DEFAULT_ANSWERS, fallback=DEFAULT_ANSWERS)))
+        print(data_build(rest, lambda: answers_of(spec)))
         return 0
     if words[0] == "build-tiny":
         from helpers.tiny.adapters import ADAPTERS, SFT_RESPONSES

@@ -9,6 +9,7 @@ from typing import Any
 from helpers.errors import CourseError
 from helpers.training.configs import check_ranges
 
+DEFAULT_ANSWERS = "solutions.answers"
 ANSWERS = (
     "Also --answers MODULE_OR_FILE: whose functions are used, such as my_answers.py or a notebook; what it"
     " lacks comes from the reference answers, where they are installed."
@@ -61,3 +62,16 @@ def take_flag(words: list[str], flag: str) -> tuple[str | None, list[str]]:
         else:
             rest.append(word)
     return value, rest
+
+
+def answers_of(spec: str | None) -> Any:
+    """The answers of a module, file or notebook; without one the reference answers."""
+    from helpers.course.answers import load_answers
+
+    return load_answers(spec or DEFAULT_ANSWERS, fallback=DEFAULT_ANSWERS)
+
+
+def answers_from(words: list[str]) -> tuple[Any, list[str]]:
+    """The answers that `--answers` names, and the other words."""
+    spec, rest = take_flag(words, "--answers")
+    return answers_of(spec), rest
