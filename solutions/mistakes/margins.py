@@ -76,6 +76,23 @@ def not_squared(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
     return (each(policy_chosen, policy_rejected, ref_chosen, ref_rejected) - 1 / (2 * beta)).abs().mean()
 
 
+@ipo(
+    "ipo_beta_inside",
+    "(beta h - 1/2) squared is beta**2 times the loss: its gradient vanishes with beta. beta appears in the"
+    " target only.",
+)
+def beta_inside_with_half(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
+    return (beta * each(policy_chosen, policy_rejected, ref_chosen, ref_rejected) - 0.5).square().mean()
+
+
+@ipo(
+    "ipo_not_squared",
+    "The distance to the target keeps its sign and is not squared, so the loss has no lowest point.",
+)
+def signed_distance(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
+    return (each(policy_chosen, policy_rejected, ref_chosen, ref_rejected) - 1 / (2 * beta)).mean()
+
+
 @ipo("ipo_hinge", "Only differences below the target cost anything. IPO pulls back what is above it too.")
 def hinge(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
     h = each(policy_chosen, policy_rejected, ref_chosen, ref_rejected)

@@ -61,6 +61,18 @@ def sum_over(*given):
 
 
 @wrong(
+    "mean_over_responses_first",
+    "mean(dim=0) runs over responses, one position at a time. Average along time first: dim=1.",
+    "grpo_loss",
+)
+def mean_over_responses_first(*given):
+    def columns(x, m):
+        return (torch.where(m, x, 0.0).sum(dim=0) / m.sum(dim=0).clamp(min=1)).mean()
+
+    return assembled(*given, reduce=columns)
+
+
+@wrong(
     "bt_not_reduced",
     "One loss a response comes back. Finish with the mean over responses.",
     "grpo_loss",

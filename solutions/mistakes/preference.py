@@ -183,3 +183,29 @@ def beta_on_policy_only(policy_chosen, policy_rejected, ref_chosen, ref_rejected
         ref_chosen.float() - ref_rejected.float(),
     )
     return -F.logsigmoid(beta * policy - reference).mean()
+
+
+@mistake(
+    "dpo_loss",
+    "dpo_ratios_added",
+    "The two log-ratios are added. The loss looks at their difference: chosen minus rejected.",
+)
+def ratios_added(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
+    chosen, rejected = (
+        policy_chosen.float() - ref_chosen.float(),
+        policy_rejected.float() - ref_rejected.float(),
+    )
+    return -F.logsigmoid(beta * (chosen + rejected)).mean()
+
+
+@mistake(
+    "dpo_loss",
+    "dpo_ratio_of_logs",
+    "Log-probabilities are divided. The log of a ratio is a difference: policy minus reference.",
+)
+def ratio_of_logs(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
+    chosen, rejected = (
+        policy_chosen.float() / ref_chosen.float(),
+        policy_rejected.float() / ref_rejected.float(),
+    )
+    return -F.logsigmoid(beta * (chosen - rejected)).mean()
