@@ -105,7 +105,6 @@ RESOURCES: dict[str, Any] = {
     "secrets": secrets(),
     "timeout": round(3600 * hours_from(os.environ.get("COURSE_HOURS") or str(DEFAULT_HOURS))),
     "include_source": False,  # it is in the image, with its data
-    "single_use_containers": True,  # a command may leave anything behind in its process
 }
 
 
@@ -141,6 +140,11 @@ class Plan:
 
     def start(self, command: str) -> int:
         """Run it there, and wait."""
+        if self.options and not hasattr(self.function, "with_options"):
+            raise CourseError(
+                "this modal sets GPU and hours by COURSE_GPU and COURSE_HOURS only; for the flags:"
+                " pip install -U modal"
+            )
         function = self.function.with_options(**self.options) if self.options else self.function
         return function.remote(command, self.words)
 

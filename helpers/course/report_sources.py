@@ -62,7 +62,8 @@ class Source:
 
 def read_sources(paths: Sequence[str | Path]) -> tuple[list[Source], list[str]]:
     """Read every directory; return what could be read, and one line for each that could not."""
-    found, left_out = [], []
+    found: list[Source] = []
+    left_out: list[str] = []
     for path in dict.fromkeys(map(Path, paths)):
         try:
             found.append(source := read_source(path))
