@@ -368,3 +368,12 @@ def ppl_no_guard(logprobs, mask):
 )
 def python_zero_division(logprobs, mask):
     return math.exp(surprise(logprobs, mask).item() / int(mask.sum()))
+
+
+@mistake(
+    "perplexity",
+    "ppl_overflows",
+    "math.exp raises beyond 709. A model that is so wrong has a perplexity of inf: torch's exp gives it.",
+)
+def ppl_overflows(logprobs, mask):
+    return math.exp(surprise(logprobs, mask).item() / max(int(mask.sum()), 1))

@@ -109,6 +109,7 @@ def perplexity_cases() -> list[Given]:
         Given("a row without tokens", tokens(uneven, "000", "110")),
         Given("no token at all", tokens(uneven, "000", "000")),
         Given("NaN and infinity at masked places", tokens(hidden, "100", "110")),
+        Given("more surprise than a float holds", tokens(rows([-900.0, -1100.0]), "11")),
         Given("a token that the model holds impossible", tokens(rows([-1.0, -math.inf]), "11")),
         Given(
             "inputs that are not contiguous", tokens(-noise(2, 2, 3).abs(), "111", "010"), layout="transposed"
@@ -141,4 +142,6 @@ def perplexity(logprobs: torch.Tensor, mask: torch.Tensor) -> float:
             if bool(mask[b, t]):
                 surprise -= float(logprobs[b, t])
                 count += 1
-    return math.exp(surprise / count) if count else 1.0
+    if not count:
+        return 1.0
+    return math.exp(surprise / count) if surprise / count < 709.7 else math.inf

@@ -48,14 +48,15 @@ def perplexity_by_selection(logprobs, mask):
 
 def perplexity_by_math(logprobs, mask):
     total = float(logprobs.masked_fill(~mask, 0.0).double().sum())
-    return math.exp(-total / max(int(mask.sum()), 1))
+    return float(torch.tensor(float(-total) / max(int(mask.sum()), 1), dtype=torch.float64).exp())
 
 
 def perplexity_by_loops(logprobs, mask):
     nll = []
     for row, keep in zip(logprobs.tolist(), mask.tolist(), strict=True):
         nll += [-value for value, counts in zip(row, keep, strict=True) if counts]
-    return math.exp(sum(nll) / len(nll)) if nll else 1.0
+    mean = sum(nll) / max(len(nll), 1)
+    return math.exp(mean) if mean < 709 else math.inf
 
 
 def perplexity_by_the_root_of_a_product(logprobs, mask):
