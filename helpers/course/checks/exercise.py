@@ -18,7 +18,8 @@ from helpers.errors import CourseError
 from helpers.files import data_dir, read_json
 
 FORMAT = 1
-DTYPES = {name: getattr(torch, name) for name in "float32 float64 float16 bfloat16 int64 int32 uint8 bool".split()}
+NAMES = "float32 float64 float16 bfloat16 int64 int32 uint8 bool".split()
+DTYPES = {name: getattr(torch, name) for name in NAMES}
 SPELLED = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
