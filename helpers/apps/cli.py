@@ -23,6 +23,7 @@ SUMMARY = {
     "report": "runs and evaluations as one page to hand in",
     "profile": "which profile this machine gets, and why",
     "data": "build a preference data set, report on one, or build-tiny",
+    "export": "an adapter merged into its base, in full precision, for other tools",
     "demo": "policies side by side in the browser: blind votes, rewards, a gallery; --export_space",
     "build": "the lessons' notebooks from their sources; --check compares them",
     "release": "the students' kit, or the folder that Gradescope runs",

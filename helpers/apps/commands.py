@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers.apps.checking import check_exercises
+from helpers.apps.exporting import export
 from helpers.apps.flags import DEFAULT_ANSWERS, answers_from, answers_of, parse, take_flag, text
 from helpers.apps.hacking import hacking
 from helpers.apps.reporting import report
@@ -270,6 +271,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "report": report,
     "profile": profile,
     "data": data,
+    "export": export,
     "demo": demo,
     "build": build,
     "release": release,
