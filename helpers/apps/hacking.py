@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from helpers.apps.flags import parse, take_flag
+from helpers.apps.flags import answers_from, parse, text
 from helpers.errors import CourseError
 from helpers.training.configs import check_seed
 from helpers.training.run_rows import plain
-
-DEFAULT_ANSWERS = "solutions.answers"
-
-
-def text(help_text: str, default: Any = None) -> Any:
-    """A flag with its help."""
-    return field(default=default, metadata={"help": help_text})
 
 
 @dataclass
@@ -87,14 +80,12 @@ def signs(words: list[str]) -> int:
 
 def pairs(words: list[str]) -> int:
     """hacking pairs RUN --output_dir DIR."""
-    from helpers.course.answers import load_answers
     from helpers.course.hacked_pairs import mine_pairs, run_config, write_mix
 
-    spec, rest = take_flag(words, "--answers")
+    answers, rest = answers_from(words)
     config = with_run(PairsConfig, rest, "pairs")
     if not config.output_dir:
         raise CourseError("hacking pairs needs --output_dir, the data set to write")
-    answers = load_answers(spec or DEFAULT_ANSWERS, fallback=DEFAULT_ANSWERS)
     source = run_config(Path(config.run))["dataset_name"]
     how = {name: getattr(config, name) for name in ("prompts", "samples", "judge", "seed")}
     mined = mine_pairs(config.run, answers, **how)
@@ -105,12 +96,10 @@ def pairs(words: list[str]) -> int:
 
 def compare(words: list[str]) -> int:
     """hacking compare."""
-    from helpers.course.answers import load_answers
     from helpers.course.bench_hacking import ARMS, compare_remedies, table_of
 
-    spec, rest = take_flag(words, "--answers")
+    answers, rest = answers_from(words)
     config = parse(CompareConfig, rest, "hacking compare")
-    answers = load_answers(spec or DEFAULT_ANSWERS, fallback=DEFAULT_ANSWERS)
     names = [name.strip() for name in config.arms.split(",") if name.strip()] or list(ARMS)
     if unknown := sorted(set(names) - set(ARMS)):
         raise CourseError(f"--arms: {', '.join(unknown)} is not among {', '.join(ARMS)}")
