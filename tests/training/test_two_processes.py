@@ -23,6 +23,7 @@ from helpers.training.reward import train_reward_model
 from helpers.training.sft import train_sft
 from tests.support import adapter_weights, assert_equal_weights, metric_rows
 
+pytestmark = pytest.mark.slow
 # 24 rows in batches of 5 × 2: the last batch of an epoch has 4, one micro-batch for two processes.
 RUNS: dict[str, tuple[str, type, Any, dict[str, Any]]] = {
     "sft": ("sft", SFTConfig, train_sft, {}),
