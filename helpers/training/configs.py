@@ -61,6 +61,7 @@ class RunSettings:
     resume: bool = flag(False, "continue the run in output_dir from its last checkpoint")
     overwrite: bool = flag(False, "replace the run in output_dir")
     report_to: str = flag("none", "none or wandb")
+    check_memory: bool | None = flag(None, "try the longest batch first; default: on a GPU")
 
 
 @dataclass
@@ -209,6 +210,7 @@ ONLINE_FALLBACKS: dict[str, Any] = {
 Config = TypeVar("Config", bound=RunSettings)
 MAY_STAY_NONE = {
     "adaptive_kl_target",
+    "check_memory",
     "clip_eps_high",
     "dataset_name",
     "diversity_penalty",

@@ -13,6 +13,7 @@ from tqdm.auto import tqdm
 from helpers.files import atomic_path
 from helpers.models import processes
 from helpers.models.hardware import compute_dtype
+from helpers.training.memory_check import explained_memory, rehearse, wanted
 from helpers.training.setup import RunResult, Workspace
 from helpers.training.trainer import GroupTrainer, Objective, TrainingItem
 
@@ -46,8 +47,11 @@ def fit(
         optim=space.profile.optim,
         stop_at_step=stop_at_step,
     )
+    if wanted(config):
+        rehearse(trainer, items)
     started = time.perf_counter()
-    with explained_interrupt(run.path):
+    kept = f"{run.path} keeps everything up to its last checkpoint"
+    with explained_interrupt(run.path), explained_memory(config, kept):
         trainer.train(resume_from_checkpoint=str(checkpoint[1]) if checkpoint else None)
     if stop_at_step is not None and trainer.state.global_step < trainer.state.max_steps:
         run.close()

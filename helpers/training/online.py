@@ -30,6 +30,7 @@ from helpers.text.groups import Group
 from helpers.training.algorithms import ALGORITHMS, Algorithm
 from helpers.training.configs import OnlineConfig
 from helpers.training.fit import explained_interrupt, write_final
+from helpers.training.memory_check import explained_memory, rehearse_online, wanted
 from helpers.training.mitigations import penalised, penalties_used
 from helpers.training.rollouts import (
     MicroBatch,
@@ -373,8 +374,10 @@ def run_online(trainer: OnlineTrainer, stop_at_step: int | None) -> RunResult:
     if checkpoint:
         trainer.restore(checkpoint[1])
     trainer.watch.begin(trainer.step)
+    if wanted(trainer.config):
+        rehearse_online(trainer)
     started = time.perf_counter()
-    with explained_interrupt(run.path):
+    with explained_interrupt(run.path), explained_memory(trainer.config, f"{run.path} keeps its checkpoints"):
         trainer.train(stop_at_step)
     if trainer.step < trainer.config.max_steps and not trainer.watch.stopped:
         run.close()

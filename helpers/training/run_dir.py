@@ -49,7 +49,12 @@ CHECKPOINTS, FINAL, LOCK = "checkpoints", "final", "run.lock"
 SIGNS, BEST = "signs.json", "best"
 ENVIRONMENT = "environment.json"
 BESIDES = ("data_report.txt", "eval_rewards.json", ENVIRONMENT, SIGNS)  # what trainers leave beside these
-NOT_COMPARED = ("resume", "overwrite", "output_dir")  # say how to start and where, not what to run
+NOT_COMPARED = (
+    "resume",
+    "overwrite",
+    "output_dir",
+    "check_memory",
+)  # say how to start and where, not what to run
 
 
 class OtherRun(CourseError):
