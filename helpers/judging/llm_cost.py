@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 from helpers.errors import CourseError
 
-# USD per million tokens, input and output, as OpenAI listed them in November 2025. They change: where it
-# matters, look them up and give --price_in and --price_out.
+# USD per million tokens, input and output, as known to the authors in November 2025 and not looked up since.
+# Where it matters, look them up and give --price_in and --price_out.
 PRICES_AS_OF = "2025-11"
 PRICES = {
     "gpt-4.1": (2.00, 8.00),
