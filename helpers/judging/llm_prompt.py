@@ -3,8 +3,8 @@
 Candidate text comes from a model that may have learnt to please judges, or from a learner who tries. It is
 kept inside three ways: it stands between marks whose code is a hash of all the material, which no text can
 contain in advance; markers of chat templates in it are broken up, so that a server cannot take them for the
-end of the turn; and the instructions for the JSON form and for the rubric, in the system turn, say that nothing
-between the marks is an order. (Models that need the letter form do not follow a text of that length.)
+end of the turn; and the instructions of the JSON form and of the rubric, in the system turn, say that
+nothing between the marks is an order (models that need the letter form do not follow so long a text).
 """
 
 from __future__ import annotations
