@@ -34,7 +34,8 @@ def finished(path: Path, key: str) -> Stage | None:
         head, *rows = read_jsonl(path)
     except (CourseError, ValueError):  # damaged, or empty: made again
         return None
-    return Stage(rows, head["summary"], key) if head.get("fingerprint") == key else None
+    sound = head.get("fingerprint") == key and "summary" in head
+    return Stage(rows, head["summary"], key) if sound else None
 
 
 def stage(path: Path, inputs: Any, work: Callable[[str], tuple[list[Row], Row]]) -> Stage:
