@@ -232,7 +232,7 @@ def release(words: list[str]) -> int:
 class BenchConfig:
     """Print speed and memory figures, one JSON line each."""
 
-    only: str = text("comma-separated: fused, dpo, ppo, course; default all", "")
+    only: str = text("comma-separated: fused, dpo, ppo, memory, course; default all", "")
     real_data: str | None = text(
         "directory of the real data; default: ../shared/real_data beside the project"
     )

@@ -14,13 +14,14 @@ from typing import Any
 import psutil
 
 from helpers.course.bench_dpo import bench_dpo
+from helpers.course.bench_memory import bench_memory
 from helpers.course.bench_ppo import bench_ppo
 from helpers.errors import CourseError
 from helpers.models.bench_fused import bench_fused
 
 FUSED_BOUNDS = {"time_ratio": 1.2, "memory_ratio": 0.1}
 COURSE_BOUNDS = {"minutes": 8.0, "peak_gib": 3.0}
-BENCHES = ("fused", "dpo", "ppo", "course")
+BENCHES = ("fused", "dpo", "ppo", "memory", "course")
 
 
 def run_bench(only: str, answers: str, *, pairs: int = 16, real_data: str | None = None) -> bool:
@@ -53,6 +54,8 @@ def measure(name: str, answers: str, pairs: int, real_data: str | None) -> dict[
         return bench_dpo(answers, n_pairs=pairs, real_data=real_data)
     if name == "ppo":
         return bench_ppo(answers, real_data=real_data)
+    if name == "memory":
+        return bench_memory(answers)
     return bench_course(answers)
 
 

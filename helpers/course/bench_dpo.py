@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,15 +110,16 @@ def compare(ours: dict[str, float], trl: dict[str, float]) -> dict[str, Any]:
     }
 
 
-def run_apart(module: str, name: str, words: list[str]) -> str:
+def run_apart(module: str, name: str, words: list[str], variables: Mapping[str, str] | None = None) -> str:
     """Run one way of a benchmark in a fresh process without a GPU; return what it printed.
 
     Args:
         module: run by `python -m`.
         name: of the benchmark, for messages.
         words: its arguments, the way first.
+        variables: of its environment, besides.
     """
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "WANDB_MODE": "disabled"}
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "WANDB_MODE": "disabled", **(variables or {})}
     command = [sys.executable, "-m", module, *words]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
     if done.returncode == -signal.SIGKILL:
