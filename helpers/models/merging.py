@@ -187,6 +187,8 @@ def save_model(model: Any, encoder: ChatEncoder, target: Path) -> None:
     with atomic_path(target) as draft:
         model.save_pretrained(draft)
         encoder.tokenizer.save_pretrained(draft)
+        for file in draft.iterdir():
+            file.chmod(0o644)  # safetensors writes for the owner alone; a server often runs as somebody else
 
 
 def four_bit_drift(

@@ -45,6 +45,7 @@ def test_the_files_need_nothing_but_transformers(exported, sft):
         assert torch.allclose(model(ids).logits, ours(input_ids=ids).logits, atol=1e-3)
     report = json.loads((exported.path / "export.json").read_text())
     assert report["merged"]["largest"] < 1e-4 and report["base"] == BASE
+    assert (exported.path / "model.safetensors").stat().st_mode & 0o777 == 0o644
 
 
 def test_four_bits_would_round_the_adapter_away(sft):
