@@ -322,12 +322,13 @@ Table(f"{len(prompts)} held-out prompts, greedy answers; gold decides the win ra
 #
 # - the leash, and the best weights, keep gold well above the base's, at no loss by the proxy: what the proxy paid for
 #   beyond that was not worth having;
-# - the penalty on repetition mends nothing: it looks for another fault than the one this policy has;
+# - the penalty on repetition mends nothing yet: it looks for another fault than the one this policy has, and helps later on,
+#   when the answers begin to go round in circles;
 # - the mended reward model no longer pays for *I have never heard of that* (see the harmful requests below). The policy
 #   is off to other texts that it overrates. The hole was closed, not the game;
 # - the penalty on length looks best. Do not believe it yet: this hack makes answers *shorter*, and the penalty pays for
-#   that besides. In sixty steps, which `python -m helpers hacking compare` runs over three seeds
-#   (docs/measurements.md), it does worse than no remedy at all.
+#   that besides. In sixty steps over three seeds (`python -m helpers hacking compare`, docs/measurements.md) it ends no
+#   better than no remedy at all, and on one of them with answers of which gold rates every one at 0.
 #
 # One seed and one moment prove little about a remedy, and less where the curve is still moving.
 
