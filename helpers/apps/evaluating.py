@@ -29,7 +29,7 @@ from helpers.files import find_data, write_json, writing
 from helpers.judging.evaluate import compare_policies
 from helpers.judging.judge import Judge
 from helpers.judging.measure import PolicyReport, Role, evaluate_reward
-from helpers.judging.registry import JudgeSettings, make_judge
+from helpers.judging.registry import JudgeSettings, make_judge, refuse_unused
 from helpers.judging.reward_judge import refuse_if_trained_on
 from helpers.judging.rubric import SCALES, rubric_scores
 from helpers.models import loading
@@ -275,6 +275,7 @@ def _judge(
 ) -> Judge | None:
     """The judge of the flags; without one the gold judge, where it can judge these prompts."""
     if config.judge is None:
+        refuse_unused(None, config)
         return pick_judge(examples)
     if config.judge == "reward_model" and config.judge_reward_model:
         refuse_if_trained_on(config.judge_reward_model, places.values(), force=config.force_proxy)

@@ -62,7 +62,12 @@ def judge(words: list[str]) -> int:
     if config.output:
         write_json(config.output, figures)
         print(f"figures: {config.output}")
-    return 0
+    return 1 if nothing_read(figures) else 0
+
+
+def nothing_read(figures: dict[str, Any]) -> bool:
+    """Whether a judge was asked and not one answer could be used, as where its server is down."""
+    return figures.get("first_position_rate", 0) is None or figures.get("graded", 1) == 0
 
 
 # ---------------------------------------------------------------------- what is judged

@@ -96,9 +96,15 @@ class LLMClient:
         self.notes: list[str] = []  # what the server would not take
         self.stop = threading.Event()
         self._secret = find_key(base_url) if with_key else None
-        self._client = openai.OpenAI(
-            api_key=self._secret or "none", base_url=base_url, timeout=timeout, max_retries=0
-        )
+        try:
+            self._client = openai.OpenAI(
+                api_key=self._secret or "none", base_url=base_url, timeout=timeout, max_retries=0
+            )
+        except Exception as problem:  # a proxy that it cannot use, in the words of several libraries
+            raise CourseError(
+                f"the client cannot be set up: {self._scrub(str(problem))[:200]}; look at the environment"
+                " variables HTTP_PROXY, HTTPS_PROXY and ALL_PROXY, or name the judge's host in NO_PROXY"
+            ) from None
 
     @property
     def place(self) -> str:

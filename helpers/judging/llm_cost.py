@@ -76,13 +76,13 @@ def price_of(
     """The flags, else nothing for a local server, else the table; None where the price is not known.
 
     Raises:
-        CourseError: where only one of the flags is given, or one is negative.
+        CourseError: where only one of the flags is given, or one is negative or NaN.
     """
     if (price_in is None) != (price_out is None):
         raise CourseError("--price_in and --price_out belong together: give both, in USD per million tokens")
     if price_in is not None and price_out is not None:
-        if price_in < 0 or price_out < 0:
-            raise CourseError("--price_in and --price_out must not be negative")
+        if not (price_in >= 0 and price_out >= 0):  # NaN too: no sum with it is ever above --max_cost
+            raise CourseError("--price_in and --price_out must be 0 or more, not negative or NaN")
         return Price(price_in, price_out, "--price_in and --price_out")
     if is_local(base_url):
         return Price(0.0, 0.0, "a local server")

@@ -59,10 +59,21 @@ def make_judge(name: str | None, settings: JudgeSettings | None = None, answers:
     settings = settings or JudgeSettings()
     if name not in JUDGES:
         raise CourseError(f"--judge {name} is not one of {', '.join(JUDGES)}")
+    refuse_unused(name, settings)
     judge = JUDGES[name](settings, answers)
     if settings.judge_record and name != "recorded":
         return RecordingJudge(judge, settings.judge_record)
     return judge
+
+
+def refuse_unused(name: str | None, settings: JudgeSettings) -> None:
+    """CourseError where a language model is described but another judge would decide, unasked for."""
+    if name in ("openai", "recorded"):
+        return
+    for flag in ("judge_model", "judge_base_url"):
+        if getattr(settings, flag) is not None:
+            instead = f"not of --judge {name}" if name else "and no judge is named"
+            raise CourseError(f"--{flag} is a flag of --judge openai, {instead}: name it, or leave it out")
 
 
 def _gold(settings: JudgeSettings, answers: Any) -> Judge:

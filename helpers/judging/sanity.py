@@ -75,7 +75,9 @@ def examine(judge: Judge, pairs: Sequence[Comparison], *, same: bool = False) ->
     )
     told = positions(first, second)
     biased = _bias(rate if same else told.first_position_rate, len(verdicts) if same else 2 * told.n)
-    declared = all(verdict.score_a is not None and verdict.score_a == verdict.score_b for verdict in verdicts)
+    declared = bool(verdicts) and all(
+        verdict.score_a is not None and verdict.score_a == verdict.score_b for verdict in verdicts
+    )
     return Sanity(
         judge=judge.name,
         pairs=len(pairs),
@@ -83,7 +85,7 @@ def examine(judge: Judge, pairs: Sequence[Comparison], *, same: bool = False) ->
         first_rate=rate,
         positions=told,
         left_out={status: lost[status] for status in ("unparsed", "refused", "missing")},
-        warning=None if same and declared else _unread(verdicts, pairs) or biased,
+        warning=None if same and declared else _unread((*first, *second)) or biased,
     )
 
 
@@ -152,11 +154,18 @@ def _bias(rate: float | None, n: int) -> str | None:
     )
 
 
-def _unread(verdicts: Sequence[Verdict], pairs: Sequence[Comparison]) -> str | None:
-    if len(verdicts) >= len(pairs):
+def _unread(verdicts: Sequence[Verdict]) -> str | None:
+    """A warning where fewer than half could be read, with what the first of the others met."""
+    lost = [verdict for verdict in verdicts if verdict.winner is None]
+    if 2 * len(lost) <= len(verdicts):
         return None
-    read = f"only {len(verdicts)} of {2 * len(pairs)} verdicts could be read"
-    return f"{read}: this judge does not follow the form"
+    read = f"only {len(verdicts) - len(lost)} of {len(verdicts)} verdicts could be read"
+    if all(verdict.detail.get("status") == "missing" for verdict in lost):
+        cause = "the others did not come"
+    else:
+        cause = "this judge does not follow the form"
+    reason = next((str(one.detail["reason"]) for one in lost if one.detail.get("reason")), "")
+    return f"{read}: {cause}" + (f" ({reason[:200]})" if reason else "")
 
 
 def _share(value: float | None) -> str:

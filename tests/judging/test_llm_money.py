@@ -226,6 +226,9 @@ def test_prices():
         Budget(1.0, None)
     with pytest.raises(CourseError, match="together"):
         price_of("m", None, 1.0, None)
+    for pair in ((-1.0, 1.0), (1.0, -1.0), (float("nan"), 1.0), (1.0, float("nan"))):
+        with pytest.raises(CourseError, match="--price_in and --price_out"):
+            price_of("m", "http://localhost:1/v1", *pair)
     assert (
         is_local("http://192.168.1.5:11434/v1")
         and is_local("http://[::1]:1/v1")
@@ -279,6 +282,16 @@ def test_a_server_of_ones_own_never_gets_the_key_to_openai(server, judge_of, mak
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     judge_of("chat").compare([make_pair()])
     assert KEY not in json.dumps(server.requests[0].headers)
+
+
+def test_a_proxy_that_the_client_cannot_use_is_named(server, judge_of, monkeypatch):
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for proxy in ("socks9://localhost:1", "http://[::1"):
+        for name in ("all_proxy", "http_proxy"):
+            monkeypatch.setenv(name, proxy)
+        with pytest.raises(CourseError, match="NO_PROXY"):
+            judge_of()
 
 
 def test_without_a_key_the_error_says_what_to_do(server):

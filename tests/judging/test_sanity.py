@@ -62,6 +62,11 @@ def test_a_judge_without_verdicts_has_no_rate(pairs):
     assert found.win_rate is None and found.left_out["unparsed"] == 80 and "could be read" in found.warning
 
 
+def test_one_without_verdicts_is_not_taken_for_one_that_calls_equals_equal(pairs):
+    same = [Comparison(one.example, one.response_a, one.response_a) for one in pairs]
+    assert "only 0 of 80 verdicts" in sanity.examine(SILENT, same, same=True).warning
+
+
 def test_agreement_with_itself_is_perfect_and_with_position_none(pairs):
     assert sanity.agree(GoldJudge(), GoldJudge(), pairs).kappa.value == 1
     found = sanity.agree(GoldJudge(), ALWAYS_A, pairs)
@@ -87,6 +92,21 @@ def test_the_commands(server, tmp_path, capsys):
     assert status == 0 and "win rate of the first response  0.500" in said.out
     status, said = command("agree", *flags, "--second_judge", "gold", capsys=capsys)
     assert status == 0 and "Cohen's kappa  0.000" in said.out
+
+
+@pytest.mark.parametrize("name", ["self", "position", "rubric"])
+def test_a_server_that_is_down_is_a_failure_with_its_reason(server, capsys, name):
+    flags = ["--judge", "openai", "--judge_base_url", "http://127.0.0.1:9/v1", "--judge_model", "m"]
+    flags += ["--limit", "2", "--judge_cache", "none", "--judge_retries", "0", "--profile", "tiny"]
+    status, said = command(name, *flags, capsys=capsys)
+    assert status == 1
+    assert name == "rubric" or "0 of 4 verdicts could be read: the others did not come (conn" in said.out
+
+
+@pytest.mark.parametrize("flag", ["--judge_model", "--judge_base_url"])
+def test_a_language_model_that_would_not_be_asked_is_refused(capsys, flag):
+    status, said = command("self", "--judge", "gold", flag, "http://x/v1", capsys=capsys)
+    assert status == 2 and flag in said.err and "--judge openai" in said.err
 
 
 @pytest.mark.parametrize(
