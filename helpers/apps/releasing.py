@@ -56,7 +56,10 @@ def release(words: list[str], package: str) -> int:
 
 def checked_flags(flags: str) -> str:
     """The flags of `grade`, quoted for a shell; CourseError where grade would refuse them."""
-    words = shlex.split(flags)
+    try:
+        words = shlex.split(flags)
+    except ValueError as problem:
+        raise CourseError(f"--grade_flags {flags}: {problem}; close every quotation mark") from None
     if any(word.startswith("sk-") or "api_key" in word.lower() for word in words):
         raise CourseError("--grade_flags would be written into the release: a key belongs into judge.env")
     config = parse(GradeConfig, words, "grade")

@@ -151,3 +151,11 @@ def test_an_export_replaces_an_earlier_one_and_nothing_else(space, tmp_path, cap
     (tmp_path / "mine" / "thesis.txt").touch()
     assert main([*words, str(tmp_path / "mine")]) == 2
     assert "no earlier export" in capsys.readouterr().err and (tmp_path / "mine" / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize("port", ["0", "-1", "65536", "99999999"])
+def test_a_port_that_is_none_is_named_before_anything_is_loaded(port, capsys):
+    from helpers.apps.cli import main
+
+    assert main(["demo", "--profile", "tiny", f"--port={port}"]) == 2
+    assert "--port must be from 1 to 65535" in capsys.readouterr().err

@@ -179,6 +179,8 @@ def test_the_scripts_are_executable_sound_and_the_packages_have_lower_bounds(aut
         ("--jugde gold", "unknown argument"),
         ("--output x.json", "set by run_autograder"),
         ("--openai_api_key sk-123", "a key belongs into judge.env"),
+        ("--judge_model 'my model", "--grade_flags .*quotation"),
+        ("--judge_model my\\", "--grade_flags"),
     ],
 )
 def test_flags_that_grade_would_refuse_are_refused(flags, message):

@@ -47,6 +47,8 @@ class DemoConfig:
 def demo(words: list[str]) -> int:
     """Serve until Ctrl-C, or export."""
     config = parse(DemoConfig, words, "demo")
+    if config.port is not None and not 1 <= config.port <= 65535:
+        raise CourseError(f"--port must be from 1 to 65535, not {config.port}")
     check_gradio()
     offer = offer_of(config)
     if config.export_space:
