@@ -29,6 +29,7 @@ from typing import Any
 
 from helpers.errors import CourseError
 from helpers.files import atomic_path, read_json, write_json, write_text, writing
+from helpers.training.inputs import PREFIX
 from helpers.training.run_lock import RunLock
 from helpers.training.run_rows import (
     append,
@@ -315,11 +316,15 @@ def _is_draft_name(name: str) -> bool:
 
 def _changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     names = [name for name in {**old, **new} if name not in NOT_COMPARED]
-    names = [name for name in names if name in old or not name.startswith("answers.")]  # not yet recorded
+    # Runs of an earlier version recorded less; an input that is gone cannot be compared.
+    names = [name for name in names if (name in old or not name.startswith(("answers.", PREFIX)))]
+    names = [name for name in names if name in new or not name.startswith(PREFIX)]
     return [name for name in names if old.get(name) != new.get(name)]
 
 
 def _change(name: str, old: Any, new: Any) -> str:
+    if name.startswith(PREFIX):
+        return f"what --{name.removeprefix(PREFIX)} names has changed since"
     function = name.removeprefix("answers.")
     return f"{name} was {old!r}, now {new!r}" if function == name else f"the answer {function} has changed"
 

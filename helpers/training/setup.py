@@ -23,6 +23,7 @@ from helpers.text.chat import Budget, ChatEncoder
 from helpers.text.datasets import Example, encode_groups, load_examples
 from helpers.text.groups import Group
 from helpers.training.configs import Config, RunSettings, resolve
+from helpers.training.inputs import inputs_of
 from helpers.training.run_dir import ENVIRONMENT, RunDir
 from helpers.training.shared_run import open_run
 
@@ -80,7 +81,7 @@ def open_workspace(config: Config, algo: str, learned_from: dict[str, str] | Non
     place = config.output_dir or f"runs/{profile.name}_{algo}_seed{config.seed}"
     config = dataclasses.replace(config, output_dir=place, profile=profile.name)
     functions = {f"answers.{name}": mark for name, mark in (learned_from or {}).items()}
-    settings = {"algo": algo, **dataclasses.asdict(config), **functions}
+    settings = {"algo": algo, **dataclasses.asdict(config), **functions, **inputs_of(config)}
     run = open_run(place, settings, resume=config.resume, overwrite=config.overwrite)
     if processes.is_main() and not run.is_finished:
         known = {"hardware": str(hardware), "profile": profile.reason, **environment()}
