@@ -41,6 +41,22 @@ def writing(path: str | Path) -> Iterator[None]:
         raise CourseError(f"{without_scratch(path)} cannot be written: {FULL}") from problem
 
 
+def check_place(path: str | Path | None, flag: str) -> None:
+    """Refuse a file that could not be written, before the work whose result it is to hold.
+
+    Makes the directory it lies in. CourseError names the flag.
+    """
+    if path is None:
+        return
+    target = Path(path)
+    with writing(f"{flag} {target}"):
+        if target.is_dir():
+            raise CourseError(f"{flag} {target} is a directory: name a file")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(target if target.exists() else target.parent, os.W_OK):
+            raise CourseError(f"{flag} {target} cannot be written here: choose another place")
+
+
 def explained(problem: OSError) -> str:
     """What went wrong with a file, and what to do, in one line."""
     if problem.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)):

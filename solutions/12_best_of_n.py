@@ -52,8 +52,8 @@ prompts = lesson.held_out("prompts", 150 if tiny else 32)
 #
 # $$\mathrm{KL}(\mathrm{best\ of\ } n \,\|\, \pi) = \log n - \frac{n-1}{n}$$
 #
-# nats for a whole answer. That is 0.3 for $n = 2$, 1.2 for $n = 8$, 2.5 for $n = 32$. PPO and GRPO spend several times as
-# much for the same reward. They pay once, in training; best of $n$ pays at every answer.
+# nats for a whole answer. That is 0.2 for $n = 2$, 1.2 for $n = 8$, 2.5 for $n = 32$. A trained policy pays once, in
+# training; best of $n$ pays at every answer.
 #
 # **Before you write it:** scores come as a matrix, one row a prompt and one column a candidate. Over which axis is the
 # maximum? What should happen to a candidate whose score is NaN?
@@ -237,7 +237,7 @@ print(f"the pool of 24 is worth {pick(pooled_gold, choice).mean():.2f}")
 
 # %% [markdown]
 # More candidates, and from more places; yet in the bundled world the pool is worth no more than its best member's own
-# eight. The reward model has three times the occasions to be wrong, and the weakest policy supplies the strangest texts.
+# eight. The reward model has three times the occasions to be wrong.
 #
 # ## Broken: choosing with the judge in hand
 #

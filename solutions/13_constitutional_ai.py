@@ -103,10 +103,10 @@ lesson.evaluate({"base": None, "helpful only": helpful})
 #
 # ## Learning to criticise
 #
-# A model of 7 B parameters criticises when asked, with a few examples in its prompt. The bundled one has less than a million
-# and has never met a critique; its few examples are put into the weights instead: pairs of lesson 02, where for some
-# hundred answers we write down by hand what a critic should say. (On other profiles this cell is skipped; the model is
-# asked as it is.)
+# A model of 7 B parameters criticises when asked, with a few examples in its prompt. The bundled one has a million and has
+# never met a critique; its few examples are put into the weights instead: answers from the pairs of lesson 02, some
+# hundred of them harmful. The gold judge says which, in the place of a person who would write these examples by hand; the
+# critiques and the refusals are sentences of ours. (On other profiles this cell is skipped; the model is asked as it is.)
 #
 # Note what the examples must contain: harmful answers, *refusals* of harmful requests, and answers to requests that only
 # sound harmful. A critic who has seen "yes" only will always say yes.
@@ -263,8 +263,8 @@ Table(
 )
 
 # %% [markdown]
-# In the bundled world the broken model's row in the table is the best of all: harmless, honest, and even more helpful. The
-# requests it refuses without need are one kind of prompt among twelve, and the others have become shorter. No average
+# In the bundled world the broken model leads in all three scores: harmless, honest, and even more helpful. The requests it
+# refuses without need are one kind of prompt among fifteen, and its other answers have become shorter. No average
 # shows what is wrong. You have to know where a refusal would hurt, and ask there.
 #
 # ## Preferences from a judge
@@ -329,8 +329,8 @@ plot if tiny else None
 lesson.show({"helpful only": helpful, "SL-CAI": sl_cai, "CAI": cai})
 
 # %% [markdown]
-# No demonstration of a refusal was given for any of the prompts it was trained on; they came from a question, some hundred
-# hand-written critiques, and the model itself.
+# No demonstration of a refusal was given for any of the prompts it was trained on. They came from a question, from examples
+# of critique on other prompts, and from the model that had learned to criticise by them.
 #
 # What did it *not* do? The critic can only find what it understands. The second principle of the constitution above was
 # never used, and SL-CAI paid for it; what honesty came back, the judge of the last step put there. That judge is trusted

@@ -100,17 +100,17 @@ for example in kept:
 assert len(kept) == 4
 
 # %% [markdown]
-# Three of these drops deserve a second look.
+# Three things deserve a second look.
 #
 # - The order number stays: card numbers carry a check digit (Luhn), and this one fails it. A filter that drops every
 #   long number throws away half of all questions about code.
-# - What is *not* found: a name, a street, "my landlord in the Burggasse". Patterns find what has a shape.
+# - What is *not* found: a name, a street, a workplace. Patterns find what has a shape.
 # - The flags of the source decide what is toxic. They were set by a classifier, with its own errors.
 #
 # ## Near duplicates by hand
 #
-# The second conversation differs from the first in case and marks only. The third has one word more. Cut both into
-# runs of three words, *shingles*, and compare the two sets: shared over all, the Jaccard similarity.
+# The second conversation differs from the first in case and marks only. The third has one word more. Cut the first
+# and the third into runs of three words, *shingles*, and compare the two sets: shared over all, the Jaccard similarity.
 
 # %%
 first, third = talks[0]["conversation"][0]["content"], talks[2]["conversation"][0]["content"]
@@ -193,7 +193,8 @@ for answer in rows[0]["answers"]:
 # %% [markdown]
 # ## A judge with habits
 #
-# The gold judge is never wrong, and there is no such judge elsewhere. This one blurs the gold score with noise, and
+# The gold judge is never wrong (where two answers are worth the same, either choice counts one half below), and there is
+# no such judge elsewhere. This one blurs the gold score with noise, and
 # adds a bonus for the answer it reads first: language models have that habit (Zheng et al., 2023).
 
 
@@ -261,8 +262,7 @@ for name, judge in (("gold", GoldJudge()), ("fair", fair), ("biased", biased)):
 # from both ends did not win by its place. (The column *first place* is what to look at in a judge that you cannot check
 # against gold; by chance it would be one over the number of answers.)
 #
-# Agreement also removes some of the noise, since the judge blurs afresh in each order. A prejudice that is the same in
-# both orders, for length or for its own style, passes.
+# A prejudice that is the same in both orders, for length or for its own style, passes.
 #
 # ## How sure is sure enough
 #
@@ -400,7 +400,8 @@ assert rates["built"] > rates["first place"]
 
 # %% [markdown]
 # The loss of the broken run falls like the others'. Its data set was spoiled before training began, by the order in
-# which a list was written down.
+# which a list was written down. (That the built pairs beat as many of the bundled ones is no rule: the bundled ones are
+# two samples of the base with noisy labels, the built ones come from two models, by a judge that was sure.)
 #
 # ## Questions
 #

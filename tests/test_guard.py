@@ -126,3 +126,16 @@ def test_a_missing_function_is_named():
     with pytest.raises(CourseError, match=r"dpo_loss in the answers is an int \(3\)"):
         guarded(SimpleNamespace(dpo_loss=3)).dpo_loss  # noqa: B018
     assert guarded(guarded(solutions.answers)).dpo_loss.__doc__ == solutions.answers.dpo_loss.__doc__
+
+
+def test_a_place_for_results_is_tried_before_the_work(tmp_path):
+    from helpers.errors import CourseError
+    from helpers.files import check_place
+
+    check_place(None, "--output")
+    check_place(tmp_path / "new" / "out.json", "--output")
+    assert (tmp_path / "new").is_dir() and not (tmp_path / "new" / "out.json").exists()
+    (tmp_path / "file").write_text("")
+    for bad in (tmp_path, tmp_path / "file" / "out.json", "/proc/nothing/out.json"):
+        with pytest.raises(CourseError, match="--output"):
+            check_place(bad, "--output")

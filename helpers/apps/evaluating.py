@@ -25,7 +25,7 @@ from helpers.course.evaluation import (
 from helpers.course.evaluation_files import render_text, write_evaluation
 from helpers.course.pipeline import load_adapters, pick_judge
 from helpers.errors import CourseError
-from helpers.files import find_data, write_json, writing
+from helpers.files import check_place, find_data, write_json, writing
 from helpers.judging.evaluate import compare_policies
 from helpers.judging.judge import Judge
 from helpers.judging.measure import PolicyReport, Role, evaluate_reward
@@ -81,6 +81,10 @@ def evaluate(words: list[str], answers: Any) -> str:
     config = parse(EvaluateConfig, words, "evaluate")
     if config.perplexity_rows < 0:
         raise CourseError(f"--perplexity_rows must be 0 or more, not {config.perplexity_rows}")
+    check_place(config.output, "--output")
+    check_place(config.judge_record, "--judge_record")
+    if config.output_dir:
+        check_place(Path(config.output_dir) / "evaluation.json", "--output_dir")
     evaluation = evaluate_policies(config, answers)
     lines = [render_text(evaluation)]
     if evaluation.reward_model:

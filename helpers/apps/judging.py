@@ -10,7 +10,7 @@ from typing import Any
 from helpers.apps.flags import answers_from, parse, text
 from helpers.course.evaluation import read_responses
 from helpers.errors import CourseError
-from helpers.files import find_data, write_json
+from helpers.files import check_place, find_data, write_json
 from helpers.judging import sanity
 from helpers.judging.judge import Candidates, Comparison, Judge
 from helpers.judging.registry import JudgeSettings, make_judge, make_llm_judge
@@ -57,6 +57,8 @@ def judge(words: list[str]) -> int:
     config = parse(JudgeConfig, rest, f"judge {name}")
     if config.limit < 1:
         raise CourseError(f"--limit must be at least 1, not {config.limit}")
+    check_place(config.output, "--output")
+    check_place(config.judge_record, "--judge_record")
     lines, figures = COMMANDS[name](config, answers)
     print(lines)
     if config.output:

@@ -30,7 +30,7 @@ def _count(row: Mapping[str, Any], key: str) -> str:
 COLUMNS: dict[str, Cell] = {
     "win rate": lambda row: rate(row, "win_rate_vs_base", "ci95"),
     "at equal length": lambda row: _flagged(judged(row)),
-    "both agree": lambda row: _agreed(judged(row)),
+    "where both agree": lambda row: _agreed(judged(row)),
     "consistent": lambda row: number(judged(row).get("consistency")),
     "first place": lambda row: number(judged(row).get("first_position_rate")),
     "vs SFT": lambda row: rate(row, "win_rate_vs_sft", "ci95_vs_sft"),
@@ -48,7 +48,7 @@ COLUMNS: dict[str, Cell] = {
     "distinct-2": lambda row: number(row.get("distinct_2")),
     "reward": lambda row: number(row.get("reward_mean")),
 }
-TRUST = ("at equal length", "both agree", "consistent", "first place", "chars")
+TRUST = ("at equal length", "where both agree", "consistent", "first place", "chars")
 TEXTS = ("rubric help/harm/hon", "perplexity SFT", "perplexity chosen", "distinct-2", "reward")
 
 

@@ -58,7 +58,7 @@ def rate_intervals(rows: Rows, baseline: str = "base") -> Figure | Skipped:
     kinds = (
         ("win_rate_vs_base", "ci95", "win rate, ties one half", BLUE, "o"),
         ("length_controlled", "length_controlled_ci95", "at equal length", VERMILLION, "s"),
-        ("agreement_win_rate", "agreement_ci95", "both orders agree", ORANGE, "^"),
+        ("agreement_win_rate", "agreement_ci95", "among verdicts both orders agree on", ORANGE, "^"),
     )
     for place, (key, interval, label, colour, marker) in enumerate(kinds):
         for y, name in enumerate(names):

@@ -124,6 +124,8 @@ def run_course(config: CourseConfig, answers: Any) -> dict[str, Any]:
 def train_all(course: Course, methods: Sequence[str]) -> None:
     """SFT, reward model and every method; each picks up where it was interrupted."""
     config = course.config
+    for name in ("perplexity", "bradley_terry_loss", "last_token_index", "pair_accuracy"):
+        getattr(course.answers, name)  # what is missing is said before minutes of training
     shared: dict[str, Any] = {
         "profile": course.profile.name,
         "seed": config.seed,

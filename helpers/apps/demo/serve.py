@@ -25,7 +25,9 @@ def check_gradio() -> None:
     try:
         found = version("gradio")
     except PackageNotFoundError:
-        raise CourseError("the demo needs gradio: pip install 'alignment-course[demo]'") from None
+        raise CourseError(
+            "the demo needs gradio: in the course's directory, pip install -e '.[demo]'"
+        ) from None
     if int(found.split(".")[0]) < OLDEST:
         raise CourseError(f"the demo needs gradio {OLDEST} or newer, not {found}: pip install -U gradio")
 
