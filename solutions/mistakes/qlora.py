@@ -1,5 +1,7 @@
 """What goes wrong in the functions of lesson 14."""
 
+from typing import Any
+
 import torch
 
 from solutions.mistakes.base import mistake
@@ -151,7 +153,12 @@ def memory(name, hint):
 def in_bytes(sizes, settings, **changed):
     """The right parts in bytes, with some replaced."""
     linear, other, adapter, tokens, hidden, inter, layers, vocab = sizes
-    given = {"quantised": True, "double_quantised": True, "compute_bytes": 2, "optimizer_bytes": 8}
+    given: dict[str, Any] = {
+        "quantised": True,
+        "double_quantised": True,
+        "compute_bytes": 2,
+        "optimizer_bytes": 8,
+    }
     given |= {"checkpointing": True, "lora_dropout": False, "logits_at_once": None, **settings}
     width, logits = given["compute_bytes"], given["logits_at_once"]
     constants = 1 / 64 + 4 / 64 / 256 if given["double_quantised"] else 1 / 16
