@@ -143,13 +143,14 @@ check("nf4_dequantize", nf4_dequantize)
 # %%
 import bitsandbytes.functional as bnb
 
+answers = lesson.use(nf4_quantize=nf4_quantize, nf4_dequantize=nf4_dequantize)
 base = lesson.model()
 weight = base.get_submodule("model.layers.1.mlp.up_proj").weight.detach()
 if not weight.is_floating_point():  # on larger profiles it is packed already
     weight = base.get_input_embeddings().weight[:2000].detach()
 weight = weight.float().cpu()
 blocks = weight.reshape(-1, 64)[:2000]
-codes, scales = zip(*map(nf4_quantize, blocks), strict=True)
+codes, scales = zip(*map(answers.nf4_quantize, blocks), strict=True)
 packed, state = bnb.quantize_4bit(blocks.contiguous(), blocksize=64, quant_type="nf4")
 pairs = packed.reshape(-1)
 theirs = torch.stack([pairs >> 4, pairs & 15], dim=1).reshape(blocks.shape)
@@ -166,7 +167,7 @@ print(
 # **Predict:** by how much is the error smaller with NF4's levels, on normal weights?
 
 # %%
-levels = nf4_dequantize(torch.arange(16), torch.tensor(1.0))
+levels = answers.nf4_dequantize(torch.arange(16), torch.tensor(1.0))
 equal = torch.linspace(-1, 1, 15)
 
 
