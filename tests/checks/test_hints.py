@@ -60,7 +60,7 @@ SLIPS = {
     f"return {RIGHT} + 0 * policy_rejected.sum() + (policy_rejected - policy_rejected.detach()).sum()": (
         "the value is right, but the gradient in policy_rejected should be"
     ),
-    f"return {RIGHT} + 1e-4 * torch.rand(())": "expected 0.621",
+    f"return {RIGHT} + 1e-3 * (0.5 + torch.rand(()))": "expected 0.621",
 }
 
 
