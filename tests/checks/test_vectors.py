@@ -96,6 +96,8 @@ def test_an_unknown_name_is_refused() -> None:
 def test_layouts_are_not_contiguous() -> None:
     for name, oracle in ORACLES.items():
         given = [case for case in oracle.cases() if case.layout]
+        if not any(isinstance(x, torch.Tensor) for case in oracle.cases() for x in case.arguments.values()):
+            continue  # lists have no layout
         assert given, name
         seen = []
 
