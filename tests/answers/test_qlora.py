@@ -131,9 +131,7 @@ def test_the_prediction_is_within_15_percent_of_the_peak_of_tiny(
         "checkpointing": checkpointing,
         "lora_dropout": dropout > 0,
     }
-    predicted = qlora_memory_gib(
-        linear, every - linear, adapters, *shape, **settings
-    )
+    predicted = qlora_memory_gib(linear, every - linear, adapters, *shape, **settings)
     assert predicted["total"] == pytest.approx(alive.peak / 2**30, rel=0.15)
 
 
