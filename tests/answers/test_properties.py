@@ -213,4 +213,10 @@ def test_every_answer_is_tested_here_or_is_not_about_tensors() -> None:
         "combine_orders",
         "length_controlled_win_rate",
         "win_rate",
+        "best_of_n",
+        "length_penalty",
+        "nf4_dequantize",
+        "nf4_quantize",
+        "qlora_memory_gib",
+        "repetition_fraction",
     }
