@@ -145,6 +145,9 @@ check("win_rate", win_rate)
 
 
 # %%
+lesson.use(combine_orders=combine_orders, win_rate=win_rate)
+
+
 def both_orders(policy, opponent, **bias):
     """One verdict a prompt from two passes."""
     return combine_orders(verdicts(policy, opponent, **bias), verdicts(opponent, policy, **bias))
@@ -199,6 +202,7 @@ from solutions.answers import bootstrap_ci
 check("bootstrap_ci", bootstrap_ci)
 
 # %%
+lesson.use(bootstrap_ci=bootstrap_ci)
 POINTS = {"win": 1.0, "tie": 0.5, "loss": 0.0}
 outcomes = np.array([POINTS[v] for v in both_orders("sample 1", "base")])
 sizes = [n for n in (8, 16, 32, 64, 128, 150) if n <= len(outcomes)]
@@ -314,6 +318,9 @@ check("length_controlled_win_rate", length_controlled_win_rate)
 
 
 # %%
+lesson.use(length_controlled_win_rate=length_controlled_win_rate)
+
+
 def controlled(policy, opponent, **bias):
     """(raw, length-controlled) win rate."""
     points = [POINTS[v] for v in both_orders(policy, opponent, **bias)]

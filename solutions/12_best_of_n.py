@@ -71,6 +71,7 @@ check("best_of_n", best_of_n)
 # lesson 02. Best of 8 looks at the first eight columns, best of 32 at all (on larger profiles eight is all there is).
 
 # %%
+lesson.use(best_of_n=best_of_n)
 reward_model = lesson.reward_model(lesson.bundled("reward"))
 
 

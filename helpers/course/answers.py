@@ -122,17 +122,30 @@ def functions_of(path: Path) -> dict[str, Any]:
         # The learner's own code, on the learner's machine.
         if not cells:
             exec(compile(tree, str(path), "exec"), module.__dict__)
+        made = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and is_target(node)}
         for node in filter(is_definition, tree.body) if cells else ():
-            run_definition(node, str(path), module.__dict__)
+            run_definition(node, str(path), module.__dict__, made)
     except (Exception, SystemExit) as problem:  # whatever it raises is the learner's to mend
         raise CourseError(f"--answers {path}{line_of(problem, path)}: {words_of(problem)}") from None
     return {name: value for name, value in vars(module).items() if not name.startswith("_")}
 
 
-def run_definition(node: ast.stmt, path: str, names: dict[str, Any]) -> None:
-    """Run one statement of a notebook; an assignment that needs what a training cell makes is left out."""
+def is_target(node: ast.Name) -> bool:
+    """True where a name is assigned."""
+    return isinstance(node.ctx, ast.Store)
+
+
+def run_definition(node: ast.stmt, path: str, names: dict[str, Any], made: set[str]) -> None:
+    """Run one statement of a notebook; what needs a training cell's result is left out.
+
+    That is an assignment that fails, and a definition whose defaults or decorators want a name that the
+    notebook assigns (`made`) in a cell that was not run.
+    """
     try:
         exec(compile(ast.Module([node], []), path, "exec"), names)
+    except NameError as problem:
+        if problem.name not in made and not isinstance(node, (ast.Assign, ast.AnnAssign)):
+            raise
     except Exception:
         if not isinstance(node, (ast.Assign, ast.AnnAssign)):
             raise
