@@ -170,6 +170,12 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
     return rows
 
 
+def file_digest(path: str | Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with Path(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def fingerprint(*parts: Any) -> str:
     """Return 16 hex digits of the SHA-256 of `parts` as canonical JSON (bytes are hashed as they are)."""
     digest = hashlib.sha256()

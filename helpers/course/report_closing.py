@@ -12,11 +12,10 @@ from typing import Any
 from helpers.course.report_blocks import Block, Heading, Pre, Table, Text
 from helpers.course.report_sources import COURSE, EVALUATION, Run, Source
 from helpers.errors import CourseError
-from helpers.files import find_data, read_json
+from helpers.files import file_digest, find_data, read_json
 from helpers.models.hardware import probe
 from helpers.training.configs import RunSettings
 from helpers.training.run_dir import CONFIG, ENVIRONMENT, METRICS, SAMPLES
-from helpers.training.seal import digest
 from helpers.training.setup import environment, pick_split
 
 KINDS = {
@@ -98,7 +97,7 @@ def mark_of(name: str, path: Path, shown: str) -> Iterator[tuple[str, str, str]]
     """One row, where there is such a file and it can be read."""
     try:
         if path.is_file():
-            yield name, shown, digest(path)[:SHOWN_DIGITS]
+            yield name, shown, file_digest(path)[:SHOWN_DIGITS]
     except OSError:
         yield name, shown, "cannot be read"
 

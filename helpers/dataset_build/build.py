@@ -19,10 +19,10 @@ from helpers.dataset_build.pairs import Outcome, all_outcomes, pair_row, prompt_
 from helpers.dataset_build.prompts import read_prompts
 from helpers.dataset_build.settings import Author, BuildSettings, authors, check_settings
 from helpers.dataset_build.splits import SPLITS, split_prompts
-from helpers.dataset_build.stages import FOLDER, Row, Stage, digest_of, file_digest, stage, tail
+from helpers.dataset_build.stages import FOLDER, Row, Stage, digest_of, stage, tail
 from helpers.dataset_build.verdicts import TOO_FEW, candidate_rows, example_of, write_verdicts
 from helpers.errors import CourseError
-from helpers.files import find_data, write_json, write_jsonl, write_text, writing
+from helpers.files import file_digest, find_data, write_json, write_jsonl, write_text, writing
 from helpers.judging.judge import Judge
 from helpers.judging.measure import gold_metadata
 from helpers.models import loading

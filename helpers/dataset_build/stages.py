@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from helpers.errors import CourseError
-from helpers.files import fingerprint, read_jsonl, write_jsonl
+from helpers.files import file_digest, fingerprint, read_jsonl, write_jsonl
 from helpers.journal import in_batches
 
 Row = dict[str, Any]
@@ -66,15 +65,6 @@ def batched(
     batches, _ = in_batches(path, key, rows, size, lambda batch: {"rows": work(batch)}, label)
     found = {row["row_id"]: row for batch in batches for row in batch["rows"]}
     return [found[row["row_id"]] for row in rows if row["row_id"] in found]
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def tail(place: str | Path) -> str:

@@ -3,13 +3,12 @@ to please it (Gao et al. 2022, arXiv 2210.10760: the proxy's score rises while t
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from helpers.errors import CourseError
-from helpers.files import read_json
+from helpers.files import file_digest, read_json
 from helpers.judging.judge import Candidates, Choice, Comparison, Verdict, verdict_of
 from helpers.models import loading
 from helpers.models.profiles import pick_profile
@@ -148,4 +147,4 @@ def _same(judge: Path, used: Path) -> bool:
 
 
 def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else str(path)
+    return file_digest(path) if path.is_file() else str(path)

@@ -7,11 +7,10 @@ optimiser or other random numbers; it is recognised and passed over instead.
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 from helpers.errors import CourseError
-from helpers.files import read_json, write_json
+from helpers.files import file_digest, read_json, write_json
 
 SEAL = "files.json"
 
@@ -20,7 +19,7 @@ def seal(directory: Path) -> None:
     """Write the list of everything in `directory`."""
     files = sorted(path for path in directory.rglob("*") if path.is_file() and path.name != SEAL)
     write_json(
-        directory / SEAL, {str(path.relative_to(directory).as_posix()): digest(path) for path in files}
+        directory / SEAL, {str(path.relative_to(directory).as_posix()): file_digest(path) for path in files}
     )
 
 
@@ -32,14 +31,8 @@ def damage(directory: Path) -> str | None:
         return f"{SEAL} is missing or damaged"
     for name, known in listed.items() if isinstance(listed, dict) else ():
         try:
-            if digest(directory / name) != known:
+            if file_digest(directory / name) != known:
                 return f"{name} is damaged"
         except OSError:
             return f"{name} is missing"
     return None if listed else f"{SEAL} lists nothing"
-
-
-def digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
